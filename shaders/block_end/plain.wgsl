@@ -1,8 +1,11 @@
 // The end of a block, one workgroup per token: stream = scale·(stream + norm(y + B·z)), and the norm before the next block,
 // normed = next_norm(stream). y lies in the row of products that holds the adapter's z. A thread keeps its columns in registers, and issues
 // all its loads before the first sum: of B, the rows for DEEP vec4s of z at a time. One workgroup reads all of B, most of its traffic; where
-// the device allows so many threads, GROUPS groups of 256 share it.
+// the device allows so many threads, GROUPS groups of 256 share it. With INTEGERS, normed is stored as integers too.
 #import common/reduce_wide
+#if {INTEGERS}
+#import common/integers
+#end
 
 // Twin of `Params` in src/ops/block_end/mod.rs.
 struct Params {
@@ -11,6 +14,7 @@ struct Params {
     z_offset4: u32,     // first vec4 of z in a row of y
     rank4: u32,         // padded rank / 4 of the adapter term; 0 for none
     next: u32,          // 0: normed is not needed
+    ended: u32,         // 1: the stream before lies in normed
     eps: f32,
     scale: f32,
 }
@@ -24,13 +28,20 @@ struct Params {
 @group(0) @binding(4) var<storage, read> next_norm: array<vec4<f32>>;  // [D]
 @group(0) @binding(5) var<storage, read_write> stream: array<vec4<f32>>; // [T, D]
 @group(0) @binding(6) var<storage, read_write> normed: array<vec4<f32>>; // [T, D]
+#if {INTEGERS}
+@group(0) @binding(7) var<storage, read_write> integers: array<vec4<u32>>; // normed, of one token [D/16, 3]
+#end
 
 fn rstd(squares: f32, lane: u32) -> f32 {
     return 1.0 / sqrt(wide_sum(squares, lane) / f32(params.width4 * 4u) + params.eps);
 }
 
 #if {GROUPED}
-var<workgroup> terms: array<vec4<f32>, 768>; // sums of all groups but the first
+var<workgroup> terms: array<vec4<f32>, 768>; // sums of all groups but the first; then columns of normed
+#else
+#if {INTEGERS}
+var<workgroup> terms: array<vec4<f32>, 256>; // columns of normed
+#end
 #end
 
 @compute @workgroup_size({THREADS})
@@ -51,7 +62,11 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
     var next_norm{i} = vec4<f32>();
     if first {
         value{i} = y[y_row + c{i}];
-        before{i} = stream[row + c{i}];
+        if params.ended == 1u {
+            before{i} = normed[row + c{i}];
+        } else {
+            before{i} = stream[row + c{i}];
+        }
 #if !{IDENTITY}
         norm{i} = norm[c{i}];
 #end
@@ -111,8 +126,25 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
     }
     let next_rstd = rstd(squares, lane);
 #for i in 0..{SHARES}
+    let normed{i} = after{i} * next_rstd * next_norm{i};
     if inside{i} {
-        normed[row + c{i}] = after{i} * next_rstd * next_norm{i};
+        normed[row + c{i}] = normed{i};
     }
+#if {INTEGERS}
+    if first {
+        terms[thread] = normed{i};
+    }
+    workgroupBarrier();
+    let sixteen{i} = {i}u * 64u + lane;
+    if lane < 64u && sixteen{i} * 4u < params.width4 {
+        let at = 4u * lane;
+        let three = sixteen_integers(terms[at], terms[at + 1u], terms[at + 2u], terms[at + 3u]);
+        let to = sixteen{i} * 3u;
+        integers[to] = three[0];
+        integers[to + 1u] = three[1];
+        integers[to + 2u] = three[2];
+    }
+    workgroupBarrier();
+#end
 #end
 }

@@ -230,6 +230,14 @@ fn sum_of_groups(value: vec4<f32>, lane: u32, across: u32, groups: u32) -> vec4<
 fn combine(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let row_head = group.y * params.heads + group.x;
     let at = row_head * params.splits;
+    // The first parts, which wait for no weight.
+    let across = min(HEAD_SIZE4, THREADS);
+    let groups = THREADS / across;
+    let own = lane / across;
+    let own_column = lane % across;
+#for m in 0..{LOADS}
+    let part{m} = parts[(at + min(own + {m}u * groups, params.splits - 1u)) * HEAD_SIZE4 + own_column];
+#end
     if lane < params.splits {
         let part = weights[at + lane];
         scores[lane] = part.x;
@@ -252,16 +260,19 @@ fn combine(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
 #if {SINKS}
     total += exp(min(sinks[group.x] - largest, 80.0));
 #end
-    let across = min(HEAD_SIZE4, THREADS);
-    let groups = THREADS / across;
     for (var first = 0u; first < HEAD_SIZE4; first += THREADS) {
-        let c = first + lane % across;
+        let c = first + own_column;
         var sum = vec4<f32>();
-        if lane < groups * across && c < HEAD_SIZE4 {
-            for (var s = lane / across; s < params.splits; s += groups) {
-                if scores[THREADS + s] > 0.0 {
-                    sum += scores[s] * parts[(at + s) * HEAD_SIZE4 + c];
-                }
+        if own < groups && c < HEAD_SIZE4 {
+            var s = own;
+            if first == 0u {
+#for m in 0..{LOADS}
+                sum += weight_of(own + {m}u * groups) * part{m};
+#end
+                s += {LOADS}u * groups;
+            }
+            for (; s < params.splits; s += groups) {
+                sum += scores[s] * parts[(at + s) * HEAD_SIZE4 + c];
             }
         }
         sum = sum_of_groups(sum, lane, across, groups);
@@ -269,4 +280,9 @@ fn combine(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
             result[row_head * HEAD_SIZE4 + c] = sum / total;
         }
     }
+}
+
+// The weight of a part in `combine`.
+fn weight_of(part: u32) -> f32 {
+    return select(0.0, scores[part], part < params.splits);
 }

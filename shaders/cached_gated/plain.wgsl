@@ -1,6 +1,9 @@
 // y = activation(gate + B·z)·(up + B·z): the product of gate and up with the adapters of both, or of a gate with an adapter and the per-layer
-// input, which has none. PARTS threads share the ranks of a column.
+// input, which has none. PARTS threads share the ranks of a column. With INTEGERS, y is one row, and stored as integers too.
 #import common/activation
+#if {INTEGERS}
+#import common/integers
+#end
 
 // Twin of `Params` in src/ops/cached_gated/mod.rs.
 struct Params {
@@ -21,6 +24,11 @@ struct Params {
 @group(0) @binding(2) var<storage, read> up: array<vec4<f32>>;         // [T, up_stride]
 @group(0) @binding(3) var<storage, read> b: array<vec4<f32>>;          // Bᵀ of gate and up [R, columns]
 @group(0) @binding(4) var<storage, read_write> y: array<vec4<f32>>;    // [T, columns]
+#if {INTEGERS}
+@group(0) @binding(5) var<storage, read_write> integers: array<vec4<u32>>; // y [columns/16, 3]
+
+var<workgroup> ours: array<vec4<f32>, 64>; // [COLUMNS]
+#end
 
 const COLUMNS: u32 = 64u / {PARTS}u; // of a workgroup
 
@@ -70,6 +78,25 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gro
         u += up_terms[p];
     }
 #end
+#if {INTEGERS}
+    let result = activation4(g + gate[row + c]) * value4(u + up[t * params.up_stride4 + params.up_offset4 + c]);
+    if part == 0u {
+        ours[lane] = result;
+    }
+    if i < count && part == 0u {
+        y[i] = result;
+    }
+    workgroupBarrier();
+    let sixteen = (i - lane % COLUMNS) / 4u + lane;
+    if lane < COLUMNS / 4u && sixteen * 4u < count {
+        let at = 4u * lane;
+        let three = sixteen_integers(ours[at], ours[at + 1u], ours[at + 2u], ours[at + 3u]);
+        integers[3u * sixteen] = three[0];
+        integers[3u * sixteen + 1u] = three[1];
+        integers[3u * sixteen + 2u] = three[2];
+    }
+}
+#else
     if i >= count || part > 0u {
         return;
     }
@@ -77,3 +104,4 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gro
     u += up[t * params.up_stride4 + params.up_offset4 + c];
     y[i] = activation4(g) * value4(u);
 }
+#end

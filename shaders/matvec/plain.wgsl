@@ -7,9 +7,9 @@
 //
 // With WHOLE slices, K is a multiple of 32, and no load waits for a comparison.
 //
-// With GATED every workgroup computes x first, activation(gate + B·z)·up, which is short. It loads the rows of B for DEEP vec4s of z together.
+// With GATED or ENDED every workgroup computes x first, which is short, with the rows of a B for DEEP vec4s of its z together. With BYTES
+// x is there in integers too, which all but A are multiplied by.
 #import weights
-#import common/activation
 
 // Twin of `Params` in src/ops/matvec/mod.rs.
 struct Params {
@@ -30,21 +30,18 @@ struct Params {
     softcap: f32,       // y = softcap·tanh(y / softcap); 0: none
     up_stride4: u32,    // of a gated x, as in shaders/cached_gated/plain.wgsl
     up_offset4: u32,
-    gate_z_offset4: u32,
-    gate_rank4: u32,
+    input_z_offset4: u32, // of the input's own term: the first vec4 of z, and its rank / 4
+    input_rank4: u32,
+    eps: f32,
 }
 
 override ROWS: u32;     // rows of x that a thread multiplies: 1, 2, 4 or 8
 override PARTS: u32;    // threads that share a row of W: 8, 16, 32 or 64; 1 with ALONE
 
 @group(0) @binding(0) var<uniform> params: Params;
-@group(0) @binding(1) var<storage, read> x: array<vec4<f32>>;          // [T, K]; gated: the gate, and its z behind it
+@group(0) @binding(1) var<storage, read> x: array<vec4<f32>>;          // [T, K]; or what x is made of, and its z behind it
 @group(0) @binding(2) var<storage, read> a: array<vec4<f32>>;          // A [R, K]
 @group(0) @binding(3) var<storage, read_write> result: array<f32>;     // y [T, Σ N] and z [T, R], side by side
-#if {GATED}
-@group(0) @binding(4) var<storage, read> up: array<vec4<f32>>;         // [T, K]
-@group(0) @binding(5) var<storage, read> gate_b: array<vec4<f32>>;     // Bᵀ of the gate [R, K]
-#end
 #for w in 0..{WEIGHTS}
 @group(0) @binding(1{w}) var<storage, read> weight_{w}: array<vec4<u32>>; // W [N, K]
 #end
@@ -54,46 +51,23 @@ const THREADS: u32 = 32u;
 #else
 const THREADS: u32 = 256u;
 
-var<workgroup> sums: array<f32, 2048>; // [ROWS, PARTS, rows of the workgroup]
+var<workgroup> sums: array<f32, {SUMS}>; // [ROWS, PARTS, rows of the workgroup]
 #end
 var<private> acc: array<f32, 8>;
 var<private> one: f32; // instead of acc with one row: software renderers are slow at arrays
 
 #if {GATED}
-var<workgroup> gated: array<vec4<f32>, 512>; // [T, K]
-
-fn x_at(t: u32, col4: u32) -> vec4<f32> {
-    return gated[t * (params.weight_cols / 4u) + col4];
-}
-
-fn make_x(lane: u32) {
-    let cols4 = params.weight_cols / 4u;
-    for (var n = lane; n < params.rows * cols4; n += THREADS) {
-        let c = n % cols4;
-        let row = n / cols4 * params.x_stride4 + params.x_offset4;
-        var gate = x[row + c];
-        for (var r = 0u; r < params.gate_rank4; r += {DEEP}u) {
-#for j in 0..{DEEP}
-            let z{j} = x[row + params.gate_z_offset4 + r + {j}u];
-            let at{j} = 4u * (r + {j}u) * cols4 + c;
-            let bx{j} = gate_b[at{j}];
-            let by{j} = gate_b[at{j} + cols4];
-            let bz{j} = gate_b[at{j} + 2u * cols4];
-            let bw{j} = gate_b[at{j} + 3u * cols4];
+#import common/matvec_gated
 #end
-#for j in 0..{DEEP}
-            gate += z{j}.x * bx{j} + z{j}.y * by{j} + z{j}.z * bz{j} + z{j}.w * bw{j};
+#if {ENDED}
+#import common/matvec_ended
 #end
-        }
-        gated[n] = activation4(gate)
-            * value4(up[n / cols4 * params.up_stride4 + params.up_offset4 + c]);
-    }
-    workgroupBarrier();
-}
-#else
+#if !{GATED}
+#if !{ENDED}
 fn x_at(t: u32, col4: u32) -> vec4<f32> {
     return x[t * params.x_stride4 + params.x_offset4 + col4];
 }
+#end
 #end
 
 fn add_columns(w: vec4<f32>, col4: u32) {
@@ -106,6 +80,9 @@ fn add_columns(w: vec4<f32>, col4: u32) {
     }
 }
 
+#if {BYTES}
+#import common/matvec_bytes
+#else
 #for w in 0..{WEIGHTS}
 fn multiply_{w}(row: u32, part: u32) {
     if row >= params.weight_rows_{w} {
@@ -127,6 +104,7 @@ fn multiply_{w}(row: u32, part: u32) {
     }
 }
 
+#end
 #end
 // Four loads at a time: each would otherwise wait for the one before.
 fn multiply_a(row: u32, part: u32, parts: u32) {
@@ -211,10 +189,13 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gro
     if (((params.sliced << 1u) >> which) & 1u) == 1u {
         at = vec2<u32>(lane % height, lane / height);
     }
-    let row = index * height + at.x;
 #if {GATED}
     make_x(lane);
 #end
+#if {ENDED}
+    make_x(index == 0u && which == 1u, lane);
+#end
+    let row = index * height + at.x;
     if which == 0u {
         multiply_a(row, at.y, parts);
     }

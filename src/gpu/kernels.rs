@@ -155,6 +155,11 @@ impl Kernels {
         self.cuda
     }
 
+    /// Whether products of one row multiply integers in bytes: devices with cooperative matrices of 16×16 have an instruction for it.
+    pub fn bytes(&self) -> bool {
+        self.tier == Tier::Coop16
+    }
+
     /// These kernels without those of CUDA.
     pub fn without_cuda(self) -> Kernels {
         Kernels { cuda: None, ..self }

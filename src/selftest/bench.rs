@@ -21,6 +21,9 @@ pub const F32: f64 = 2e-5;
 /// Largest error where operands are rounded to f16.
 pub const F16: f64 = 1e-2;
 
+/// Largest error where one operand is rounded to integers of 16 bits.
+pub const BYTES: f64 = 2e-4;
+
 /// Uniform in [-1, 1), fixed by the seed.
 pub fn values(seed: u64, len: usize) -> Vec<f32> {
     let mut random = ChaCha8Rng::seed_from_u64(seed);

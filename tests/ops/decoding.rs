@@ -7,10 +7,11 @@ use rullama_train::ops::Rows;
 use rullama_train::ops::Up;
 use rullama_train::ops::argmax::{Argmax, Likeliest};
 use rullama_train::ops::block_end as residual;
+use rullama_train::ops::block_end::Next;
 use rullama_train::ops::cached_gated as gated;
 use rullama_train::ops::cached_heads as heads;
 use rullama_train::ops::cached_heads::{Cache, Heads};
-use rullama_train::ops::matvec::{self, Down, Gated};
+use rullama_train::ops::matvec::{self, Down, Ended, Gated};
 use rullama_train::ops::per_layer;
 use rullama_train::ops::rms_norm::Norm;
 use rullama_train::ops::rope::Table;
@@ -25,21 +26,21 @@ const EPS: f32 = 1e-6;
 /// Factor on the queries.
 const SCORE_SCALE: f32 = 0.375;
 
-fn norm(gpu: &Gpu, weight: &[f32]) -> Norm {
+pub fn norm(gpu: &Gpu, weight: &[f32]) -> Norm {
     Norm::new(gpu, "weight", Some(weight), weight.len(), EPS).expect("it fits")
 }
 
 /// An adapter's `B` of several matrices, with gaps between them, and its `z` of every row.
-struct Adapter {
+pub struct Adapter {
     rank: usize,
     b: Vec<Vec<f32>>,
-    z: Vec<f32>,
+    pub z: Vec<f32>,
     buffer: wgpu::Buffer,
     offsets: Vec<usize>,
 }
 
 impl Adapter {
-    fn new(gpu: &Gpu, rank: usize, outputs: &[usize], rows: usize) -> Adapter {
+    pub fn new(gpu: &Gpu, rank: usize, outputs: &[usize], rows: usize) -> Adapter {
         let b: Vec<Vec<f32>> = (50..).zip(outputs).map(|(seed, n)| values(seed, n * rank)).collect();
         let (mut all, mut offsets) = (Vec::new(), Vec::new());
         for b in &b {
@@ -57,7 +58,7 @@ impl Adapter {
         self.b.len() * self.rank
     }
 
-    fn up(&self, z_offset: usize) -> Up<'_> {
+    pub fn up(&self, z_offset: usize) -> Up<'_> {
         Up { b: &self.buffer, offsets: &self.offsets, rank: self.rank, z_offset }
     }
 
@@ -257,7 +258,7 @@ pub fn residual_and_next(gpu: &Gpu) -> Outcome {
         let first = if is_normed { norm(gpu, &weight) } else { Norm::identity(width) };
         let second = norm(gpu, &next_weight);
         let up = adapter.as_ref().map(|a| a.up(width));
-        let then = with_next.then_some(&second);
+        let then = with_next.then_some(Next { norm: &second, integers: None });
         run(gpu, |rec| {
             residual::forward(rec, &stream.rows, &next.rows, &y.rows, up.as_ref(), &first, then, scale, rows);
         })?;
@@ -291,7 +292,7 @@ pub fn gates(gpu: &Gpu) -> Outcome {
         let up = adapter.as_ref().map(|a| a.up(2 * width));
         run(gpu, |rec| {
             let from = products.rows.from(width);
-            gated::forward(rec, &y.rows, &products.rows, from, up.as_ref(), activation, rows);
+            gated::forward(rec, &y.rows, &products.rows, from, up.as_ref(), activation, rows, None);
         })?;
         check.close(&name, width, &y.read(gpu, &name)?, &expected)?;
 
@@ -307,7 +308,7 @@ pub fn gates(gpu: &Gpu) -> Outcome {
         let up = adapter.as_ref().map(|a| a.up(width));
         run(gpu, |rec| {
             let from = inputs.rows.from(width);
-            gated::forward(rec, &y.rows, &products.rows, from, up.as_ref(), activation, rows);
+            gated::forward(rec, &y.rows, &products.rows, from, up.as_ref(), activation, rows, None);
         })?;
         check.close(&format!("{name}: per-layer input"), width, &y.read(gpu, &name)?, &expected)?;
     }
@@ -347,6 +348,55 @@ pub fn gated_products(gpu: &Gpu) -> Outcome {
             let expected = reference::linear::forward(&x, &wide(&a), width);
             check.close(&format!("{name}: z"), rank, &of(n + 1, rank), &expected)?;
         }
+    }
+    check.done()
+}
+
+/// A product whose workgroups compute the stream behind a block, and the end of the next block, which finds that stream where the product
+/// left it.
+pub fn ended_products(gpu: &Gpu) -> Outcome {
+    let mut check = Check::new("matvec, ended", SUMS);
+    for (ty, width, rank, n) in
+        [(GgmlType::F32, 100, 0, 131), (GgmlType::Q4_K, 1536, 16, 255), (GgmlType::Q6_K, 2560, 12, 67)]
+    {
+        let name = format!("{} K={width} R={rank}", ty.name());
+        let (y, stream) = (values(1, width), values(2, width));
+        let (weight, a) = (values(3, width), values(4, rank.max(4) * width));
+        let adapter = (rank > 0).then(|| Adapter::new(gpu, rank, &[width], 1));
+        let (z_width, z) = adapter.as_ref().map_or((0, &[][..]), |a| (a.z_width(), &a.z[..]));
+        let product = adapter.as_ref().map_or(wide(&y), |a| sum(&wide(&y), &a.term(0)));
+        let normed = |x: &[f64]| reference::rms_norm::forward(x, Some(&wide(&weight)), width, f64::from(EPS));
+        let after_first = sum(&wide(&stream), &normed(&product));
+        let after_second = scaled(0.5, &sum(&after_first, &normed(&product)));
+        let (matrix, truth) = random_weight(gpu, ty, n, width, false);
+        let held = Held::new(gpu, width, &a);
+
+        let y = Block::input(gpu, (0, 0), width + z_width, &beside(&y, width, z, z_width));
+        let stream = Block::in_out(gpu, (0, 0), width, &stream);
+        let (after, last) = (Block::output(gpu, (0, 0), width, 1), Block::output(gpu, (0, 0), width, 1));
+        let result = Block::output(gpu, (0, 0), n + 1 + rank, 1);
+        let norm = norm(gpu, &weight);
+        let up = || adapter.as_ref().map(|a| a.up(width));
+        let down = (rank > 0).then(|| Down { a: &held.param, z_offset: n + 1 });
+        assert!(matvec::takes_ended(1, &norm, &matrix), "{name}");
+        run(gpu, |rec| {
+            let (y, stream, after) = (&y.rows, &stream.rows, &after.rows);
+            let x = Ended { y, adapter: up(), norm: &norm, stream, after };
+            matvec::forward_ended(rec, result.rows.all(), &x, &matrix, down.as_ref());
+        })?;
+        check.close(&format!("{name}: stream"), width, &after.read(gpu, &name)?, &after_first)?;
+        let found = result.read(gpu, &name)?;
+        let of = |from, count| columns(&found, n + 1 + rank, from, count);
+        check.close(&name, n, &of(0, n), &reference::linear::forward(&after_first, &truth, width))?;
+        if rank > 0 {
+            let expected = reference::linear::forward(&after_first, &wide(&a), width);
+            check.close(&format!("{name}: z"), rank, &of(n + 1, rank), &expected)?;
+        }
+        run(gpu, |rec| {
+            let (to, before) = (&last.rows, &after.rows);
+            residual::forward_ended(rec, to, before, &y.rows, up().as_ref(), &norm, None, 0.5, 1);
+        })?;
+        check.close(&format!("{name}: next stream"), width, &last.read(gpu, &name)?, &after_second)?;
     }
     check.done()
 }

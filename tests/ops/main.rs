@@ -77,7 +77,7 @@ const ALL: &[GgmlType] = &GgmlType::SUPPORTED;
 const COMMON: &[GgmlType] = &[GgmlType::F32, F16, Q5_0, Q8_0, Q4_K, Q6_K];
 const OTHERS: &[GgmlType] = &[BF16, Q4_0, Q4_1, Q5_1, Q2_K, Q3_K, Q5_K, IQ4_NL, IQ4_XS, MXFP4];
 
-const CASES: [Case; 113] = [
+const CASES: [Case; 116] = [
     case("adamw", "ten steps of adamw and sgd, with clipping", F32, adamw::ten_steps),
     case("adamw", "gradients that are not finite", F32, adamw::non_finite),
     case("argmax", "the likeliest token", F32, decoding::likeliest),
@@ -197,7 +197,10 @@ const CASES: [Case; 113] = [
     slow("matvec", "many threads per row, other formats", PLAIN, |gpu| {
         split(gpu, |gpu| matvec::wide_rows(gpu, OTHERS))
     }),
+    case("matvec", "one row, in bytes", PLAIN, matvec::in_bytes),
+    case("matvec", "one row, in bytes, many threads", PLAIN, |gpu| split(gpu, matvec::in_bytes)),
     case("matvec", "a gated input", F32, decoding::gated_products),
+    case("matvec", "the stream behind a block", F32, decoding::ended_products),
     case("matvec", "experts in short passes", F32, experts::products::short),
     case("norm_add", "forward", PACKED, half::residuals),
     case("output_gate", "forward and backward", F32, gates::output_gates),

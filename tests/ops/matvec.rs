@@ -1,12 +1,19 @@
 //! Products of a few rows with weights of every format, alone and side by side, and with an adapter's `A`.
 
+use rullama_train::base::config::Activation;
 use rullama_train::base::formats::GgmlType;
 use rullama_train::gpu::Gpu;
 use rullama_train::ops::Weight;
+use rullama_train::ops::block_end::{self, Next};
+use rullama_train::ops::cached_gated;
+use rullama_train::ops::matvec::integers::Integers;
 use rullama_train::ops::matvec::{self, Down};
+use rullama_train::ops::op;
+use rullama_train::ops::rms_norm::Norm;
 use rullama_train::reference;
 
 use super::check::{Block, Check, Held, Outcome, Tolerance, UNTOUCHED, run, scaled, values, wide};
+use super::decoding::{Adapter, norm};
 use super::linear::{random_weight, widths};
 
 /// As in linear.rs.
@@ -78,6 +85,82 @@ pub fn wide_rows(gpu: &Gpu, formats: &[GgmlType]) -> Outcome {
     };
     forward_case(gpu, &mut checks, &case)?;
     checks.into_iter().try_for_each(Check::done)
+}
+
+/// Of x's largest value of 16, its integers lose half of 1/32639.
+const BYTES: Tolerance = Tolerance { norm: 5e-5, relative: 2e-4, absolute: 2e-4 };
+
+/// Products of one row in bytes, which the end of a block or a gate left, alone and side by side, and with an adapter's `A`.
+pub fn in_bytes(gpu: &Gpu) -> Outcome {
+    let mut checks = [Check::new("matvec", BYTES), Check::new("matvec z", PRODUCT)];
+    let formats = GgmlType::SUPPORTED.into_iter().filter(|ty| op::byte_reader(*ty).is_some());
+    let formats: Vec<GgmlType> = formats.collect();
+    for (i, ty) in formats.iter().copied().enumerate() {
+        let pair = [ty, formats[(i + 1) % formats.len()]];
+        for (k, softcap) in [(256, None), (1536, Some(300.0)), (2304, None), (5376, None)] {
+            let x = Block::output(gpu, (0, 0), k, 1);
+            let integers = Integers::new(gpu, k)?;
+            match k {
+                2304 => gated_integers(gpu, &x, &integers)?,
+                _ => normed_integers(gpu, &x, &integers)?,
+            }
+            bytes_case(gpu, &mut checks, pair, &x, &integers, softcap)?;
+        }
+    }
+    checks.into_iter().try_for_each(Check::done)
+}
+
+/// The norm behind a block leaves `x`.
+fn normed_integers(gpu: &Gpu, x: &Block, integers: &Integers) -> Outcome {
+    let k = x.rows.stride;
+    let stream = Block::in_out(gpu, (0, 0), k, &values(1, k));
+    let zero = Block::input(gpu, (0, 0), k, &vec![0f32; k]);
+    let (norm, none) = (norm(gpu, &values(2, k)), Norm::identity(k));
+    let next = Some(Next { norm: &norm, integers: Some(integers) });
+    run(gpu, |rec| {
+        block_end::forward(rec, &stream.rows, &x.rows, &zero.rows, None, &none, next, 1.0, 1);
+    })
+}
+
+/// A gated product with an adapter leaves `x`.
+fn gated_integers(gpu: &Gpu, x: &Block, integers: &Integers) -> Outcome {
+    let (k, rank) = (x.rows.stride, 16);
+    let adapter = Adapter::new(gpu, rank, &[k], 1);
+    let gate = Block::input(gpu, (0, 0), k + rank, &[&values(4, k)[..], &adapter.z].concat());
+    let up = Block::input(gpu, (0, 0), k, &values(5, k));
+    run(gpu, |rec| {
+        let (up, b, activation) = (up.rows.all(), adapter.up(k), Activation::Silu);
+        cached_gated::forward(rec, &x.rows, &gate.rows, up, Some(&b), activation, 1, Some(integers));
+    })
+}
+
+fn bytes_case(
+    gpu: &Gpu,
+    [check, z_check]: &mut [Check; 2],
+    [first, second]: [GgmlType; 2],
+    x: &Block,
+    integers: &Integers,
+    softcap: Option<f32>,
+) -> Outcome {
+    let (k, rank) = (x.rows.stride, 4);
+    let name = format!("{} and {} K={k} softcap={softcap:?}", first.name(), second.name());
+    let (first, second) =
+        (random_weight(gpu, first, 131, k, k == 256), random_weight(gpu, second, 67, k, false));
+    let held = Held::new(gpu, k, &values(3, rank * k));
+    let y = Block::output(gpu, (0, 0), 200 + rank, 1);
+    run(gpu, |rec| {
+        let (matrices, down) = ([&first.0, &second.0], Down { a: &held.param, z_offset: 200 });
+        let (to, x, down) = (y.rows.all(), x.rows.all(), Some(&down));
+        matvec::forward_integers(rec, to, x, integers, &matrices, down, softcap);
+    })?;
+    let x = x.read(gpu, &name)?;
+    let cap = |y: f64| softcap.map_or(y, |cap| f64::from(cap) * (y / f64::from(cap)).tanh());
+    let expected = reference::linear::forward(&x, &[first.1, second.1].concat(), k);
+    let expected: Vec<f64> = expected.into_iter().map(cap).collect();
+    let found = y.read(gpu, &name)?;
+    check.close(&name, 198, &found[..198], &expected)?;
+    let expected = reference::linear::forward(&x, &wide(&values(3, rank * k)), k);
+    z_check.close(&name, rank, &found[200..], &expected)
 }
 
 fn forward_case(gpu: &Gpu, [check, z_check]: &mut [Check; 2], case: &Case) -> Outcome {

@@ -35,7 +35,7 @@ use rullama_train::train::{Capacity, Dropout, Trainer};
 fn main() {
     type Run = fn(&Gpu) -> Result<(), Failed>;
     const F32: &[Variant] = &[Variant::F32];
-    let cases: [(&str, &[Variant], Run); 40] = [
+    let cases: [(&str, &[Variant], Run); 41] = [
         ("chat: twenty steps of the recipe against PyTorch", F32, chat::twenty_steps),
         (
             "splits: a repeated step gives the same bits, and micro-batches of any size the same numbers",
@@ -95,6 +95,7 @@ fn main() {
             limits::beyond_f16,
         ),
         ("decode: in long passes", &[Variant::Coop8, Variant::Coop16], decode::in_f16),
+        ("decode: token by token, in bytes", &[Variant::Coop16], decode::in_bytes),
         ("exported: a folder computes PEFT's logits", F32, exported::logits),
         (
             "decode: token by token and in passes gives the training forward's logits",

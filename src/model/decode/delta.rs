@@ -106,7 +106,7 @@ impl<'a> Decoder<'a> {
         let (of_heads, normed_heads) = (output.reshaped(head_size), normed.reshaped(head_size));
         rms_norm::plain::forward(rec, &normed_heads, &of_heads, &net.norm, None, 1.0, rows * value_heads);
         let (gated, normed) = (w.wide.reshaped(shape.values()), normed.reshaped(shape.values()));
-        cached_gated::forward(rec, &gated, &gate, normed.all(), None, Activation::Silu, rows);
+        cached_gated::forward(rec, &gated, &gate, normed.all(), None, Activation::Silu, rows, None);
         let (y, up) = self.products(rec, layer, Input::Attention, &gated, &[&net.out], rows);
         self.attention_end(rec, layer, &y, up.as_ref(), rows);
     }

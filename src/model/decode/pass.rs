@@ -13,7 +13,7 @@ use crate::ops::Weight;
 use crate::ops::act::Act;
 use crate::ops::argmax::Likeliest;
 use crate::ops::bias;
-use crate::ops::block_end;
+use crate::ops::block_end::{self, Next};
 use crate::ops::cached_attention::CachedAttention;
 use crate::ops::cached_gated;
 use crate::ops::cached_heads;
@@ -25,7 +25,8 @@ use crate::ops::linear::Projection;
 use crate::ops::linear::applied;
 use crate::ops::linear::tiled::{self, LowRank};
 use crate::ops::lora::Input;
-use crate::ops::matvec::{self, Down, Gated};
+use crate::ops::matvec::integers::{self, Integers};
+use crate::ops::matvec::{self, Down, Ended, Gated};
 use crate::ops::output_gate;
 use crate::ops::pass::Pass;
 use crate::ops::per_layer;
@@ -73,10 +74,7 @@ impl<'a> Decoder<'a> {
     fn attention(&self, rec: &mut Recorder<'a>, layer: usize, rows: usize) {
         let (w, config) = (self.w, self.w.model.config());
         let (l, lw) = (&config.layers[layer], &self.w.model.layers[layer]);
-        let mut matrices: Vec<&Weight> = lw.attn_q.iter().collect();
-        if l.kv_donor.is_none() {
-            matrices.extend(lw.attn_k.iter().chain(&lw.attn_v));
-        }
+        let matrices = self.qkv(layer);
         let (products, mut up) = self.products(rec, layer, Input::AttnNormed, &w.normed, &matrices, rows);
         if l.output_gate {
             self.add_terms(rec, &products, &matrices, up.take(), rows);
@@ -113,6 +111,13 @@ impl<'a> Decoder<'a> {
         self.attention_end(rec, layer, &y, up.as_ref(), rows);
     }
 
+    /// The matrices of queries, keys and values; none where there is a delta net.
+    fn qkv(&self, layer: usize) -> Vec<&'a Weight> {
+        let (l, lw) = (&self.w.model.config().layers[layer], &self.w.model.layers[layer]);
+        let own = lw.attn_k.iter().chain(&lw.attn_v).filter(|_| l.kv_donor.is_none());
+        lw.attn_q.iter().chain(own).collect()
+    }
+
     /// The residual sum after attention or a delta net, and the norm before the feed-forward block.
     pub(super) fn attention_end(
         &self,
@@ -123,7 +128,9 @@ impl<'a> Decoder<'a> {
         rows: usize,
     ) {
         let (w, lw) = (self.w, &self.w.model.layers[layer]);
-        let (norm, next) = (&lw.post_attention_norm, Some(&lw.ffn_norm));
+        let readers: Vec<&Weight> = lw.dense.iter().flat_map(|dense| [&dense.gate, &dense.up]).collect();
+        let integers = self.integers(layer, Input::FfnNormed, &readers, rows);
+        let (norm, next) = (&lw.post_attention_norm, Some(Next { norm: &lw.ffn_norm, integers }));
         block_end::forward(rec, &w.stream, &w.normed, y, up, norm, next, 1.0, rows);
     }
 
@@ -133,7 +140,12 @@ impl<'a> Decoder<'a> {
         let lw = &model.layers[layer];
         let (stream, normed) = (&w.stream, &w.normed);
         let after = model.layers.get(layer + 1).map_or(&model.output_norm, |next| &next.attn_norm);
-        let (after, scale) = (Some(after), lw.output_scale);
+        let readers = match layer + 1 < model.layers.len() {
+            true => self.qkv(layer + 1),
+            false => vec![model.head_matrix()],
+        };
+        let integers = self.integers(layer + 1, Input::AttnNormed, &readers, rows);
+        let (after, scale) = (Some(Next { norm: after, integers }), lw.output_scale);
 
         let (dense, up) = match &lw.dense {
             Some(dense) => self.dense(rec, layer, dense, rows),
@@ -165,9 +177,16 @@ impl<'a> Decoder<'a> {
         let Some(branch) = &lw.per_layer else {
             return block_end::forward(rec, stream, normed, y, up.as_ref(), norm, after, scale, rows);
         };
-        block_end::forward(rec, stream, normed, y, up.as_ref(), norm, None, 1.0, rows);
-        let (y, up) = self.per_layer_branch(rec, layer, branch, rows);
-        block_end::forward(rec, stream, normed, &y, up.as_ref(), &branch.post_norm, after, scale, rows);
+        // On a software renderer no product has threads that wait for a shared input.
+        let shares = rec.gpu().kernels().software_lanes().is_none();
+        let mut end = None;
+        match shares && matvec::takes_ended(rows, norm, &branch.inp_gate) {
+            true => end = Some(Ended { y, adapter: up, norm, stream, after: normed }),
+            false => block_end::forward(rec, stream, normed, y, up.as_ref(), norm, None, 1.0, rows),
+        }
+        let last = if end.is_some() { block_end::forward_ended } else { block_end::forward };
+        let (y, up) = self.per_layer_branch(rec, layer, branch, end, rows);
+        last(rec, stream, normed, &y, up.as_ref(), &branch.post_norm, after, scale, rows);
     }
 
     /// The dense feed-forward block, from `normed` to its output.
@@ -184,7 +203,8 @@ impl<'a> Decoder<'a> {
         let matrices = [&dense.gate, &dense.up];
         let (gate, up) = self.products(rec, layer, Input::FfnNormed, &w.normed, &matrices, rows);
         let value = gate.from(l.ffn_width);
-        cached_gated::forward(rec, &gated_product, &gate, value, up.as_ref(), l.activation, rows);
+        let integers = self.integers(layer, Input::Gated, &[&dense.down], rows);
+        cached_gated::forward(rec, &gated_product, &gate, value, up.as_ref(), l.activation, rows, integers);
         self.products(rec, layer, Input::Gated, &gated_product, &[&dense.down], rows)
     }
 
@@ -231,32 +251,54 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    /// The per-layer branch, from the stream to its output before the norm.
+    /// The per-layer branch, from the stream to its output before the norm. With `end` its first product ends the block before it.
     fn per_layer_branch(
         &self,
         rec: &mut Recorder<'a>,
         layer: usize,
         branch: &PerLayerBranch,
+        end: Option<Ended>,
         rows: usize,
     ) -> (Rows, Option<Up<'_>>) {
         let (w, model) = (self.w, self.w.model);
         let width = model.config().per_layer_width;
         let inputs = w.per_layer.from(layer * width);
         let activation = model.config().per_layer_activation;
-        let (gate, up) = self.products(rec, layer, Input::AfterFfn, &w.stream, &[&branch.inp_gate], rows);
+        // A product does not read the buffer that it writes.
+        let output = if end.is_some() { &w.products } else { &w.branch };
+        let (gate, up) = match &end {
+            Some(end) => self.ended_product(rec, layer, end, &branch.inp_gate),
+            None => self.products(rec, layer, Input::AfterFfn, &w.stream, &[&branch.inp_gate], rows),
+        };
         // On a software renderer no product has threads that wait for a shared input.
         if rec.gpu().kernels().software_lanes().is_none() && matvec::takes_gated(rows, width) {
             let group = self.adapter.as_ref().and_then(|a| a.group(layer, Input::PerLayer));
             let model_width = branch.proj.rows;
-            let y = w.branch.reshaped(model_width + group.map_or(0, |g| g.a.rows));
+            let y = output.reshaped(model_width + group.map_or(0, |g| g.a.rows));
             let down = group.map(|g| Down { a: &g.a, z_offset: model_width });
             let x = Gated { gate: &gate, up: inputs, adapter: up, activation };
             matvec::forward_gated(rec, y.all(), &x, &branch.proj, down.as_ref(), rows);
             return (y, group.map(|g| g.up(model_width)));
         }
         let gated_input = w.wide.reshaped(width);
-        cached_gated::forward(rec, &gated_input, &gate, inputs, up.as_ref(), activation, rows);
+        cached_gated::forward(rec, &gated_input, &gate, inputs, up.as_ref(), activation, rows, None);
         self.products(rec, layer, Input::PerLayer, &gated_input, &[&branch.proj], rows)
+    }
+
+    /// The product of the stream with `matrix`, which reads it behind the feed-forward block, and the end of that block.
+    fn ended_product(
+        &self,
+        rec: &mut Recorder<'a>,
+        layer: usize,
+        end: &Ended,
+        matrix: &Weight,
+    ) -> (Rows, Option<Up<'_>>) {
+        let group = self.adapter.as_ref().and_then(|a| a.group(layer, Input::AfterFfn));
+        let y = self.w.branch.reshaped(matrix.rows + group.map_or(0, |g| g.a.rows));
+        let down = group.map(|g| Down { a: &g.a, z_offset: matrix.rows });
+        matvec::forward_ended(rec, y.all(), end, matrix, down.as_ref());
+        self.biases(rec, &y, &[matrix], 1);
+        (y, group.map(|g| g.up(matrix.rows)))
     }
 
     /// `(√P·table[token] + norm(D^-½·model_proj·embedding))/√2` of all layers.
@@ -298,10 +340,26 @@ impl<'a> Decoder<'a> {
             self.biases(rec, &y, matrices, rows);
             return (y, None);
         }
-        let down = group.map(|g| Down { a: &g.a, z_offset: width });
-        matvec::forward(rec, y.all(), x.all(), 0, matrices, down.as_ref(), 1.0, None, rows);
+        let (down, view) = (group.map(|g| Down { a: &g.a, z_offset: width }), x.all());
+        match self.integers(layer, input, matrices, rows) {
+            Some(x) => matvec::forward_integers(rec, y.all(), view, x, matrices, down.as_ref(), None),
+            None => matvec::forward(rec, y.all(), view, 0, matrices, down.as_ref(), 1.0, None, rows),
+        }
         self.biases(rec, &y, matrices, rows);
         (y, group.map(|g| g.up(width)))
+    }
+
+    /// Where the only row of an input lies as integers for the matrices that read it, if they want them. The first layer's normed input
+    /// comes from the embeddings, which leave none.
+    fn integers(&self, layer: usize, input: Input, readers: &[&Weight], rows: usize) -> Option<&'a Integers> {
+        let [normed, gated] = self.w.integers.as_ref().filter(|_| rows == 1)?;
+        let row = match input {
+            Input::AttnNormed if layer > 0 => normed,
+            Input::FfnNormed => normed,
+            Input::Gated => gated,
+            _ => return None,
+        };
+        integers::wants(self.w.gpu, readers).then_some(row)
     }
 
     /// Adds the frozen biases of `matrices` to their outputs, which lie side by side.
@@ -325,7 +383,12 @@ impl<'a> Decoder<'a> {
         let (w, model) = (self.w, self.w.model);
         let (vocab, softcap) = (model.config().vocab, model.config().softcap);
         let (y, x) = (w.logits.all(), w.normed.all());
-        matvec::forward(rec, y, x, row, &[model.head_matrix()], None, 1.0, softcap, 1);
+        let head = &[model.head_matrix()];
+        // A pass of one token has its tail at row 0, a longer one has not.
+        match self.integers(model.layers.len(), Input::AttnNormed, head, row + 1) {
+            Some(integers) => matvec::forward_integers(rec, y, x, integers, head, None, softcap),
+            None => matvec::forward(rec, y, x, row, head, None, 1.0, softcap, 1),
+        }
         match tail {
             Tail::Logits => rec.copy(&w.logits.buffer, &w.logits_staging, (vocab * 4) as u64),
             Tail::Likeliest => {

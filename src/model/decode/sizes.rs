@@ -11,6 +11,7 @@ use crate::ops::cached_attention::Parts;
 use crate::ops::delta::Carried;
 use crate::ops::lora::{Input, PerInput};
 use crate::ops::matvec;
+use crate::ops::matvec::integers::Integers;
 use crate::ops::pass::Operands;
 
 /// Widths and numbers of rows of the buffers of one pass.
@@ -73,6 +74,12 @@ impl Sizes {
         3 * self.rank
     }
 
+    /// Columns of the rows that products read as integers: the stream's, and those of gates. `None` where none does.
+    pub fn integers(&self, gpu: &Gpu, config: &Config) -> Option<[usize; 2]> {
+        let whole = |width: usize| width.next_multiple_of(32);
+        gpu.kernels().bytes().then(|| [whole(config.width), whole(self.wide)])
+    }
+
     /// Bytes of packed operands.
     pub fn operands(&self, width: usize) -> u64 {
         match self.packs {
@@ -105,6 +112,7 @@ impl Sizes {
             + rows(1, config.vocab)
             + buffer(chunk * row_bytes("per_layer_token_embd") + 16)
             + if model_proj > 0 { buffer(model_proj) } else { 0 }
+            + self.integers(gpu, config).map_or(0, |widths| widths.map(Integers::bytes_of).iter().sum())
             + self.operands(d)
             + self.experts(gpu, d)
             + delta::Buffers::bytes_of(config, chunk, self.rank)

@@ -11,6 +11,7 @@ use crate::ops::Rows;
 use crate::ops::Weight;
 use crate::ops::argmax::{Argmax, Likeliest};
 use crate::ops::cached_attention::Parts;
+use crate::ops::matvec::integers::Integers;
 use crate::ops::pass::{Operands, Scratch};
 
 /// Most tokens of a prompt in one pass: enough to keep a device busy.
@@ -61,6 +62,7 @@ pub struct Workspace<'a> {
     pub(super) table: wgpu::Buffer,        // the ids' rows of the per-layer embeddings, in the file's format
     pub(super) stream: Rows,               // [chunk, D]
     pub(super) normed: Rows,               // [chunk, D]
+    pub(super) integers: Option<[Integers; 2]>, // of one token: normed [D], and outputs of gates [widest]
     pub(super) per_layer: Rows,            // [chunk, L·P]
     pub(super) products: Rows,             // products of one input, and z [chunk, widest]
     pub(super) branch: Rows,               // per-layer branch of short passes, and z [8, D + R]
@@ -115,6 +117,10 @@ impl<'a> Workspace<'a> {
         let delta = delta::Buffers::new(gpu, config, chunk, sizes.rank)?;
         let of_delta = delta.as_ref().map_or(0, delta::Buffers::bytes);
         let [heads, queries] = sizes.queries;
+        let integers = sizes.integers(gpu, config).map(|[normed, gated]| -> Result<_, GpuError> {
+            Ok([Integers::new(gpu, normed)?, Integers::new(gpu, gated)?])
+        });
+        let integers = integers.transpose()?;
         Ok(Workspace {
             gpu,
             model,
@@ -124,6 +130,7 @@ impl<'a> Workspace<'a> {
             table: gpu.buffer("per-layer embedding rows", (chunk * row_bytes + 16) as u64)?,
             stream: rows("stream", d)?,
             normed: rows("normed", d)?,
+            integers,
             per_layer: rows("per-layer inputs", config.layers.len() * p)?,
             products: rows("products", sizes.products + z)?,
             branch: Rows::new(gpu, "per-layer branch", sizes.branch_rows, d + z)?,
@@ -170,6 +177,7 @@ impl<'a> Workspace<'a> {
         ];
         let rows: u64 = rows.iter().map(|r| r.buffer.size()).sum();
         let proj = self.model_proj.as_ref().map_or(0, Weight::bytes);
-        rows + proj + self.bytes + self.table.size() + self.parts.bytes()
+        let integers: u64 = self.integers.iter().flatten().map(Integers::bytes).sum();
+        rows + integers + proj + self.bytes + self.table.size() + self.parts.bytes()
     }
 }

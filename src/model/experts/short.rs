@@ -43,7 +43,7 @@ impl Experts {
         }
         let gated = &scratch.wide.reshaped(f);
         let up = acts.gate_up.from(f);
-        cached_gated::forward(p.rec, gated, &acts.gate_up, up, None, self.activation, choices);
+        cached_gated::forward(p.rec, gated, &acts.gate_up, up, None, self.activation, choices, None);
         project(p, &acts.z_down, Source::Rows(gated.all()), loras.down);
         let term = loras.down.map(|lora| lora.up(&acts.z_down, 0));
         let (y, x) = (acts.output.rows().all(), gated.all());

@@ -3,6 +3,7 @@
 use crate::gpu::{Kernel, Recorder};
 use crate::ops::Rows;
 use crate::ops::Up;
+use crate::ops::matvec::integers::Integers;
 use crate::ops::rms_norm::Norm;
 
 /// Twin of `Params` in shaders/block_end/plain.wgsl.
@@ -14,6 +15,7 @@ struct Params {
     z_offset4: u32,
     rank4: u32,
     next: u32,
+    ended: u32,
     eps: f32,
     scale: f32,
 }
@@ -25,6 +27,15 @@ const THREADS: usize = 256;
 /// Groups that share `B`, if the device supports workgroups of that many threads.
 const GROUPS: usize = 4;
 
+/// The norm before the next block.
+#[derive(Clone, Copy)]
+pub struct Next<'a> {
+    /// The norm.
+    pub norm: &'a Norm,
+    /// Where its row is stored as integers, too, if there is only one.
+    pub integers: Option<&'a Integers>,
+}
+
 /// `stream = scale·(stream + norm(y + B·z))` for `rows` rows of `[rows, D]`; with `next`, also `normed = next(stream)`. A row
 /// of products starts with `y` `[rows, D]` and contains `z`.
 pub fn forward(
@@ -34,9 +45,39 @@ pub fn forward(
     y: &Rows,
     up: Option<&Up>,
     norm: &Norm,
-    next: Option<&Norm>,
+    next: Option<Next>,
     scale: f32,
     rows: usize,
+) {
+    run(rec, stream, normed, y, up, norm, next, scale, rows, false);
+}
+
+/// [`forward`] behind [`crate::ops::matvec::forward_ended`], which left the stream before in `normed`.
+pub fn forward_ended(
+    rec: &mut Recorder,
+    stream: &Rows,
+    normed: &Rows,
+    y: &Rows,
+    up: Option<&Up>,
+    norm: &Norm,
+    next: Option<Next>,
+    scale: f32,
+    rows: usize,
+) {
+    run(rec, stream, normed, y, up, norm, next, scale, rows, true);
+}
+
+fn run(
+    rec: &mut Recorder,
+    stream: &Rows,
+    normed: &Rows,
+    y: &Rows,
+    up: Option<&Up>,
+    norm: &Norm,
+    next: Option<Next>,
+    scale: f32,
+    rows: usize,
+    ended: bool,
 ) {
     let params = Params {
         width4: (norm.width / 4) as u32,
@@ -44,14 +85,18 @@ pub fn forward(
         z_offset4: up.map_or(0, |u| u.member(0).0 / 4),
         rank4: up.map_or(0, |u| (u.rank / 4) as u32),
         next: u32::from(next.is_some()),
+        ended: u32::from(ended),
         // One ε for both norms: a model has only one.
-        eps: if norm.identity { next.map_or(0.0, |next| next.eps) } else { norm.eps },
+        eps: if norm.identity { next.map_or(0.0, |next| next.norm.eps) } else { norm.eps },
         scale,
     };
     let b = up.map_or(rec.unused(2), |u| u.bind(2));
-    let next_weights = next.unwrap_or(norm).weights(rec, 4);
+    let next_weights = next.map_or(norm, |next| next.norm).weights(rec, 4);
+    let integers = next.and_then(|next| next.integers);
+    assert!(integers.is_none() || rows == 1, "integers are for one row");
     let mut bindings = vec![y.bind(1), b, next_weights, stream.bind(5), normed.bind(6)];
     bindings.extend(norm.weights_of_norm(rec, 3));
+    bindings.extend(integers.map(|integers| integers.bind(7)));
     let shares = norm.width.div_ceil(4 * 256);
     assert!(
         shares <= MAX_SHARES,
@@ -72,6 +117,7 @@ pub fn forward(
         .with_size("DEEP", up.map_or(1, |u| u.deep(MAX_SHARES / shares, groups)))
         .with_size("THREADS", (THREADS * groups) as u32)
         .with_size("GROUPED", u32::from(groups > 1))
+        .with_size("INTEGERS", u32::from(integers.is_some()))
         .with_sizes([norm.size()]);
     rec.dispatch(kernel, &params, &bindings, [rows as u32, 1, 1]);
 }

@@ -6,6 +6,7 @@ use crate::ops::Rows;
 use crate::ops::Up;
 use crate::ops::View;
 use crate::ops::gated::sizes;
+use crate::ops::matvec::integers::Integers;
 
 /// Twin of `Params` in shaders/cached_gated/plain.wgsl.
 #[repr(C)]
@@ -24,7 +25,8 @@ struct Params {
 }
 
 /// `y = activation(gate + B·z)·(up + B·z)` for `rows` rows of `y`'s width. A row of products starts with the gate and contains the
-/// `z` of both. The adapter's first member belongs to the gate; its second, if there is one, to `up`.
+/// `z` of both. The adapter's first member belongs to the gate; its second, if there is one, to `up`. With `integers`, the only row is stored
+/// as integers too.
 pub fn forward(
     rec: &mut Recorder,
     y: &Rows,
@@ -33,7 +35,9 @@ pub fn forward(
     adapter: Option<&Up>,
     activation: Activation,
     rows: usize,
+    integers: Option<&Integers>,
 ) {
+    assert!(integers.is_none() || rows == 1, "integers are for one row");
     let rank4 = adapter.map_or(0, |a| (a.rank / 4) as u32);
     let of_up = adapter.filter(|a| a.offsets.len() > 1).map(|a| a.member(1));
     let (up_z_offset, up_b_offset) = of_up.unwrap_or_default();
@@ -50,7 +54,8 @@ pub fn forward(
         up_rank4: if of_up.is_some() { rank4 } else { 0 },
     };
     let b = adapter.map_or(rec.unused(3), |a| a.bind(3));
-    let bindings = [gate.bind(1), up.rows.bind(2), b, y.bind(4)];
+    let mut bindings = vec![gate.bind(1), up.rows.bind(2), b, y.bind(4)];
+    bindings.extend(integers.map(|integers| integers.bind(5)));
     let count = rows * y.stride / 4;
     // On a device that runs many threads at once, more threads read B.
     let shared =
@@ -60,6 +65,7 @@ pub fn forward(
         .with_size("DEEP", adapter.map_or(1, |a| a.deep(4, parts)))
         .with_size("PARTS", parts as u32)
         .with_size("PARTED", u32::from(shared))
+        .with_size("INTEGERS", u32::from(integers.is_some()))
         .with_sizes(sizes(activation));
     rec.dispatch(kernel, &params, &bindings, grid(count.div_ceil(64 / parts)));
 }

@@ -1,6 +1,7 @@
 //! Products of a few rows with frozen matrices, and with the `A` of an adapter that reads the same rows; for decoding.
 
 pub mod grouped;
+pub mod integers;
 
 use crate::base::config::Activation;
 use crate::base::formats::GgmlType;
@@ -11,8 +12,10 @@ use crate::ops::Tile;
 use crate::ops::Up;
 use crate::ops::View;
 use crate::ops::Weight;
-use crate::ops::gated::sizes;
+use crate::ops::gated;
 use crate::ops::op;
+use crate::ops::rms_norm::Norm;
+use integers::Integers;
 
 /// Maximum number of rows. [`crate::ops::linear`] is for more.
 pub const MAX_ROWS: usize = 8;
@@ -20,6 +23,10 @@ pub const MAX_ROWS: usize = 8;
 const MAX_MATRICES: usize = 3;
 /// Maximum number of elements of a gated input, over all rows. Each workgroup stores them.
 const MAX_GATED: usize = 2048;
+/// Most vec4s of an ended input per thread. Each workgroup stores it.
+const MAX_SHARES: usize = 3;
+/// Most rows of a matrix with an ended input: all of its workgroups read the adapter of `y`.
+const MAX_ENDED_ROWS: usize = 512;
 /// Threads of a workgroup.
 const THREADS: usize = 256;
 /// Threads of a workgroup that each take a whole row.
@@ -46,8 +53,9 @@ struct Params {
     softcap: f32,
     up_stride4: u32,
     up_offset4: u32,
-    gate_z_offset4: u32,
-    gate_rank4: u32,
+    input_z_offset4: u32,
+    input_rank4: u32,
+    eps: f32,
 }
 
 /// The `A` of an adapter that reads the same input, and the first column of its `z` in the rows of the result.
@@ -70,6 +78,87 @@ pub struct Gated<'a> {
     pub activation: Activation,
 }
 
+/// An input that is computed on the fly: the stream behind a block, `x = stream + norm(y + B·z)`, as in [`crate::ops::block_end`].
+pub struct Ended<'a> {
+    /// Row of products that starts with `y` `[K]`, and contains its `z`.
+    pub y: &'a Rows,
+    /// The adapter of `y`.
+    pub adapter: Option<Up<'a>>,
+    /// The norm of `y`.
+    pub norm: &'a Norm,
+    /// The stream before the block `[K]`.
+    pub stream: &'a Rows,
+    /// Where `x` is stored too.
+    pub after: &'a Rows,
+}
+
+/// The input of a product.
+enum Input<'a> {
+    /// Rows, from one of them on, which may be there as integers too.
+    Stored(View<'a>, usize, Option<&'a Integers>),
+    Gated(&'a Gated<'a>),
+    Ended(&'a Ended<'a>),
+}
+
+impl<'a> Input<'a> {
+    fn view(&self) -> View<'a> {
+        match self {
+            Input::Stored(x, ..) => *x,
+            Input::Gated(gated) => gated.gate.all(),
+            Input::Ended(ended) => ended.y.all(),
+        }
+    }
+
+    /// First vec4.
+    fn offset4(&self) -> u32 {
+        match self {
+            Input::Stored(x, first_row, _) => x.offset4() + *first_row as u32 * x.stride4(),
+            _ => 0,
+        }
+    }
+
+    /// The adapter whose term is part of the input.
+    fn adapter(&self) -> Option<&'a Up<'a>> {
+        match self {
+            Input::Stored(..) => None,
+            Input::Gated(gated) => gated.adapter.as_ref(),
+            Input::Ended(ended) => ended.adapter.as_ref(),
+        }
+    }
+
+    /// The row in integers.
+    fn integers(&self) -> Option<&'a Integers> {
+        match self {
+            Input::Stored(_, _, integers) => *integers,
+            _ => None,
+        }
+    }
+
+    /// The shader's sizes, for rows of `cols` columns.
+    fn sizes(&self, cols: usize) -> Vec<(&'static str, u32)> {
+        let shares = cols.div_ceil(4 * THREADS);
+        let (gated, ended, most) = match self {
+            Input::Stored(..) => (None, false, 1),
+            Input::Gated(gated) => (Some(gated.activation), false, 4),
+            Input::Ended(_) => (None, true, 4 / shares),
+        };
+        let deep = self.adapter().map_or(1, |adapter| adapter.deep(most, 1));
+        let kind = [("GATED", u32::from(gated.is_some())), ("ENDED", u32::from(ended))];
+        let sizes = [("SHARES", shares.min(MAX_SHARES) as u32), ("DEEP", deep)];
+        [&kind[..], &sizes, &gated::sizes(gated.unwrap_or_default())].concat()
+    }
+
+    /// Bindings beside that of [`Input::view`].
+    fn bindings(&self, rec: &Recorder<'a>) -> Vec<Binding<'a>> {
+        let b = || self.adapter().map_or(rec.unused(5), |a| a.bind(5));
+        match self {
+            Input::Stored(..) => Vec::new(),
+            Input::Gated(gated) => vec![gated.up.rows.bind(4), b()],
+            Input::Ended(e) => vec![e.stream.bind(4), b(), e.norm.weights(rec, 6), e.after.bind(7)],
+        }
+    }
+}
+
 /// Whether [`forward_gated`] supports `rows` rows of `cols` columns.
 pub fn takes_gated(rows: usize, cols: usize) -> bool {
     rows <= MAX_ROWS && rows * cols <= MAX_GATED
@@ -84,12 +173,22 @@ pub fn forward_gated(
     down: Option<&Down>,
     rows: usize,
 ) {
-    assert!(
-        takes_gated(rows, matrix.cols),
-        "{rows} rows of {} columns are too many for a gated input",
-        matrix.cols
-    );
-    product(rec, y, x.gate.all(), Some(x), 0, &[matrix], down, 1.0, None, rows);
+    let cols = matrix.cols;
+    assert!(takes_gated(rows, cols), "{rows} rows of {cols} columns are too many for a gated input");
+    product(rec, y, &Input::Gated(x), &[matrix], down, 1.0, None, rows);
+}
+
+/// Whether [`forward_ended`] supports `rows` rows, and a matrix of few enough rows that not too many workgroups compute the input.
+pub fn takes_ended(rows: usize, norm: &Norm, matrix: &Weight) -> bool {
+    let few = matrix.rows <= MAX_ENDED_ROWS && matrix.tiles.len() == 1;
+    rows == 1 && few && matrix.cols <= 4 * THREADS * MAX_SHARES && !norm.identity
+}
+
+/// [`forward`] of one row with one matrix, and an input that is short enough ([`takes_ended`]) for every workgroup to compute it. Stores the
+/// input too.
+pub fn forward_ended(rec: &mut Recorder, y: View, x: &Ended, matrix: &Weight, down: Option<&Down>) {
+    assert!(takes_ended(1, x.norm, matrix), "the matrix [{}, {}] is too large", matrix.rows, matrix.cols);
+    product(rec, y, &Input::Ended(x), &[matrix], down, 1.0, None, 1);
 }
 
 /// `y = scale·x·Wᵀ` for `x` `[rows, K]` from row `first_row` on and `y` `[rows, Σ N]`, the results of all `matrices` side by
@@ -105,15 +204,27 @@ pub fn forward(
     softcap: Option<f32>,
     rows: usize,
 ) {
-    product(rec, y, x, None, first_row, matrices, down, scale, softcap, rows);
+    product(rec, y, &Input::Stored(x, first_row, None), matrices, down, scale, softcap, rows);
+}
+
+/// [`forward`] of one row that is there as integers, too, for matrices that want these ([`integers::wants`]). x loses at most half of 1/32639
+/// of the largest of 16 values.
+pub fn forward_integers(
+    rec: &mut Recorder,
+    y: View,
+    x: View,
+    integers: &Integers,
+    matrices: &[&Weight],
+    down: Option<&Down>,
+    softcap: Option<f32>,
+) {
+    product(rec, y, &Input::Stored(x, 0, Some(integers)), matrices, down, 1.0, softcap, 1);
 }
 
 fn product(
     rec: &mut Recorder,
     y: View,
-    x: View,
-    gated: Option<&Gated>,
-    first_row: usize,
+    input: &Input,
     matrices: &[&Weight],
     down: Option<&Down>,
     scale: f32,
@@ -122,17 +233,23 @@ fn product(
 ) {
     // Longer than 60 lines: one line per parameter of the kernel.
     assert!((1..=MAX_ROWS).contains(&rows), "{rows} rows, expected 1 to {MAX_ROWS}");
-    let cols = matrices[0].cols;
+    let (x, cols) = (input.view(), matrices[0].cols);
     let tiles: Vec<(GgmlType, &Tile)> =
         matrices.iter().flat_map(|w| w.tiles.iter().map(|tile| (w.ty, tile))).collect();
-    let adapter = gated.and_then(|g| g.adapter.as_ref());
+    let stored = matches!(input, Input::Stored(..));
+    let integers = input.integers();
+    let (up, eps) = match input {
+        Input::Gated(gated) => (Some(gated.up), 0.0),
+        Input::Ended(ended) => (None, ended.norm.eps),
+        Input::Stored(..) => (None, 0.0),
+    };
     let mut y_offset = y.offset;
     for (i, tiles) in tiles.chunks(MAX_MATRICES).enumerate() {
         let down = down.filter(|_| i == 0);
         let tile_rows = |i: usize| tiles.get(i).map_or(0, |(_, tile)| tile.rows as u32);
         let sliced = |ty: GgmlType| !ty.is_row_by_row();
         let fill = rec.gpu().kernels().workgroups_to_fill();
-        let alone = gated.is_none() && rec.gpu().kernels().software_lanes().is_some();
+        let alone = stored && integers.is_none() && rec.gpu().kernels().software_lanes().is_some();
         let threads = if alone { THREADS_ALONE } else { THREADS };
         let shared = parts(cols, tiles.iter().map(|(_, tile)| tile.rows).sum(), fill);
         let parts = if alone { 1 } else { shared };
@@ -147,7 +264,7 @@ fn product(
             weight_cols: cols as u32,
             sliced: tiles.iter().enumerate().map(|(i, (ty, _))| u32::from(sliced(*ty)) << i).sum(),
             x_stride4: x.stride4(),
-            x_offset4: x.offset4() + first_row as u32 * x.stride4(),
+            x_offset4: input.offset4(),
             y_stride: y.rows.stride as u32,
             y_offset: y_offset as u32,
             z_offset: down.map_or(0, |d| d.z_offset as u32),
@@ -155,25 +272,29 @@ fn product(
             a_height: (threads / a_parts) as u32,
             scale,
             softcap: softcap.unwrap_or(0.0),
-            up_stride4: gated.map_or(0, |g| g.up.stride4()),
-            up_offset4: gated.map_or(0, |g| g.up.offset4()),
-            gate_z_offset4: adapter.map_or(0, |a| a.member(0).0 / 4),
-            gate_rank4: adapter.map_or(0, |a| (a.rank / 4) as u32),
+            up_stride4: up.map_or(0, |up| up.stride4()),
+            up_offset4: up.map_or(0, |up| up.offset4()),
+            input_z_offset4: input.adapter().map_or(0, |a| a.member(0).0 / 4),
+            input_rank4: input.adapter().map_or(0, |a| (a.rank / 4) as u32),
+            eps,
         };
         let kernel = Kernel::new("matvec/plain", "forward")
             .with_constant("ROWS", rows.next_power_of_two() as u32)
             .with_constant("PARTS", parts as u32)
+            .with_size("SUMS", (rows.next_power_of_two() * THREADS) as u32)
             .with_size("ALONE", u32::from(alone))
-            .with_size("GATED", u32::from(gated.is_some()))
             .with_size("WHOLE", whole(cols))
-            .with_size("DEEP", adapter.map_or(1, |a| a.deep(4, 1)))
-            .with_sizes(sizes(gated.map_or(Activation::default(), |g| g.activation)));
-        let kernel = tiles.iter().fold(kernel, |kernel, (ty, _)| kernel.with_format(op::reader(*ty)));
+            .with_size("BYTES", u32::from(integers.is_some()))
+            .with_sizes(input.sizes(cols));
+        let reader = |ty: GgmlType| match integers {
+            Some(_) => op::byte_reader(ty).expect("formats without bytes have no integers"),
+            None => op::reader(ty),
+        };
+        let kernel = tiles.iter().fold(kernel, |kernel, (ty, _)| kernel.with_format(reader(*ty)));
         let a = down.map_or(rec.unused(2), |d| d.a.bind(2));
         let mut bindings: Vec<Binding> = vec![x.rows.bind(1), a, y.rows.bind(3)];
-        if let Some(gated) = gated {
-            bindings.extend([gated.up.rows.bind(4), adapter.map_or(rec.unused(5), |a| a.bind(5))]);
-        }
+        bindings.extend(input.bindings(rec));
+        bindings.extend(integers.map(|integers| integers.bind(4)));
         bindings.extend((10..).zip(tiles).map(|(index, (_, tile))| tile.bind(index)));
         let groups = |rows: u32| (rows as usize).div_ceil(threads / parts);
         let all = [params.weight_rows_0, params.weight_rows_1, params.weight_rows_2];

@@ -243,3 +243,14 @@ pub fn sizes(shader: &str) -> Vec<Sizes> {
 pub fn reader(format: GgmlType) -> &'static str {
     format.format().unwrap_or_else(|| panic!("{} has no kernels", format.name())).reader
 }
+
+/// The file of `shaders/formats/` that reads weights of a format as integers in bytes; `None` where there is none.
+pub fn byte_reader(format: GgmlType) -> Option<&'static str> {
+    match format {
+        GgmlType::Q4_0 => Some("bytes/q4_0"),
+        GgmlType::Q4_K => Some("bytes/q4_k"),
+        GgmlType::Q5_K => Some("bytes/q5_k"),
+        GgmlType::Q6_K => Some("bytes/q6_k"),
+        _ => None,
+    }
+}

@@ -85,6 +85,7 @@ pub(super) fn attention_parts() -> Vec<Sizes> {
 pub(super) fn block_ends() -> Vec<Sizes> {
     let sizes = |shares: u32, deep: u32, groups: u32, identity: u32| {
         vec![
+            ("INTEGERS", u32::from(shares.is_multiple_of(2))),
             ("SHARES", shares),
             ("DEEP", deep),
             ("THREADS", 256 * groups),
@@ -99,7 +100,10 @@ pub(super) fn block_ends() -> Vec<Sizes> {
 pub(super) fn cached_gates() -> Vec<Sizes> {
     let [gelu, silu, oai] = Activation::ALL.map(gated::sizes);
     let sizes = |deep, parts, activation: [(&'static str, u32); 2]| {
-        [&[("DEEP", deep), ("PARTS", parts), ("PARTED", u32::from(parts > 1))], &activation[..]].concat()
+        let integers = u32::from(activation == gelu);
+        let own =
+            [("DEEP", deep), ("PARTS", parts), ("PARTED", u32::from(parts > 1)), ("INTEGERS", integers)];
+        [&own, &activation[..]].concat()
     };
     [(1, 1, gelu), (4, 1, gelu), (1, 4, gelu), (4, 1, silu), (1, 4, silu), (1, 4, oai)]
         .map(|(deep, parts, activation)| sizes(deep, parts, activation))
@@ -162,12 +166,20 @@ pub(super) fn cached_heads() -> Vec<Sizes> {
 
 pub(super) fn matvecs() -> Vec<Sizes> {
     let [gelu, silu, oai] = Activation::ALL.map(gated::sizes);
-    [(0, 0, 1, gelu), (0, 1, 0, gelu), (1, 0, 1, gelu), (1, 0, 0, silu), (1, 0, 1, oai)]
-        .map(|(gated, alone, whole, activation)| {
-            let sizes = [("GATED", gated), ("ALONE", alone), ("WHOLE", whole), ("DEEP", 4)];
-            [&sizes[..], &activation].concat()
-        })
-        .to_vec()
+    // BYTES, ENDED, GATED, ALONE and WHOLE.
+    let stored = [([0, 0, 0, 0, 1], gelu), ([0, 0, 0, 1, 0], gelu), ([1, 0, 0, 0, 1], gelu)];
+    let computed = [[0, 0, 1, 0, 1], [0, 0, 1, 0, 0], [0, 0, 1, 0, 1]].into_iter().zip([gelu, silu, oai]);
+    let ended = [([0, 1, 0, 0, 1], gelu)];
+    let names = ["BYTES", "ENDED", "GATED", "ALONE", "WHOLE"];
+    let each = stored.into_iter().chain(computed).chain(ended);
+    each.map(|(values, activation)| {
+        // One row where it is in bytes or ends a block, and else the most.
+        let sums = if values[0] + values[1] > 0 { 256 } else { 2048 };
+        let more = [("SUMS", sums), ("SHARES", 3), ("DEEP", 1)];
+        let sizes: Sizes = names.into_iter().zip(values).collect();
+        [&sizes[..], &more, &activation].concat()
+    })
+    .collect()
 }
 
 /// Threads per workgroup, and whether each takes a row alone.

@@ -6,13 +6,16 @@ use crate::base::config::Activation;
 use crate::base::formats::GgmlType;
 use crate::gpu::GpuError;
 use crate::ops::argmax::Argmax;
+use crate::ops::block_end::{self, Next};
 use crate::ops::cached_heads::{Cache, Heads};
-use crate::ops::matvec::{self, Down, Gated};
+use crate::ops::matvec::integers::Integers;
+use crate::ops::matvec::{self, Down, Ended, Gated};
+use crate::ops::op;
 use crate::ops::rms_norm::Norm;
 use crate::ops::rope::Table;
-use crate::ops::{Up, block_end, cached_gated, cached_heads, per_layer};
+use crate::ops::{Up, cached_gated, cached_heads, per_layer};
 use crate::reference::{gated, linear, rms_norm, rope};
-use crate::selftest::bench::{Bench, F32, plus, values, wide};
+use crate::selftest::bench::{BYTES, Bench, F32, plus, values, wide};
 
 /// Rank of the adapters.
 const RANK: usize = 8;
@@ -138,8 +141,9 @@ pub fn block_ends(b: &mut Bench) -> Result<(), GpuError> {
         let (first, second) = (norm(b, &weight)?, norm(b, &next_weight)?);
         b.run(|rec| {
             let up = adapter.up(width);
+            let second = Next { norm: &second, integers: None };
             let (to, then, from) = (stream.rows(), next.rows(), y.rows());
-            block_end::forward(rec, to, then, from, Some(&up), &first, Some(&second), 1.25, rows);
+            block_end::forward(rec, to, then, from, Some(&up), &first, Some(second), 1.25, rows);
         })?;
         b.expect(format!("stream of {width}"), &stream, sum, F32);
         b.expect(format!("next norm of {width}"), &next, next_expected, F32);
@@ -160,7 +164,7 @@ pub fn gates(b: &mut Bench) -> Result<(), GpuError> {
         b.run(|rec| {
             let up = adapter.up(2 * width);
             let from = products.rows().from(width);
-            cached_gated::forward(rec, y.rows(), products.rows(), from, Some(&up), activation, rows);
+            cached_gated::forward(rec, y.rows(), products.rows(), from, Some(&up), activation, rows, None);
         })?;
         b.expect(format!("{activation:?}"), &y, expected, F32);
     }
@@ -185,6 +189,53 @@ pub fn gated_products(b: &mut Bench) -> Result<(), GpuError> {
     })?;
     b.expect_columns("y", &y, 0, n, y_expected, F32);
     b.expect_columns("z", &y, 72, RANK, z_expected, F32);
+    Ok(())
+}
+
+/// A product whose workgroups compute the stream behind a block.
+pub fn ended_products(b: &mut Bench) -> Result<(), GpuError> {
+    let (width, n) = (1028, 67);
+    let (y, stream, weight, a) =
+        (values(1, width), values(2, width), values(3, width), values(4, RANK * width));
+    let adapter = Adapter::new(b, &[width], 1)?;
+    let normed = rms_norm::forward(&adapter.added(&wide(&y), 0), Some(&wide(&weight)), width, f64::from(EPS));
+    let x = plus(&wide(&stream), 1.0, &normed);
+    let (matrix, w) = b.weight(GgmlType::F16, n, width)?;
+    let (y_expected, z_expected) = (linear::forward(&x, &w, width), linear::forward(&x, &wide(&a), width));
+    let (y, stream) = (b.input(width + RANK, &adapter.beside(&y, width))?, b.input(width, &stream)?);
+    let (after, norm, a) = (b.output(width, 1)?, norm(b, &weight)?, b.param(width, &a)?);
+    let result = b.output(72 + RANK, 1)?;
+    b.run(|rec| {
+        let adapter = Some(adapter.up(width));
+        let x = Ended { y: y.rows(), adapter, norm: &norm, stream: stream.rows(), after: after.rows() };
+        matvec::forward_ended(rec, result.view(), &x, &matrix, Some(&Down { a: &a, z_offset: 72 }));
+    })?;
+    b.expect("stream", &after, x, F32);
+    b.expect_columns("y", &result, 0, n, y_expected, F32);
+    b.expect_columns("z", &result, 72, RANK, z_expected, F32);
+    Ok(())
+}
+
+/// Products in bytes with the row that the end of a block leaves as integers.
+pub fn byte_products(b: &mut Bench) -> Result<(), GpuError> {
+    let (width, n) = (1536, 67);
+    let (stream, weight) = (values(1, width), values(2, width));
+    let x = rms_norm::forward(&wide(&stream), Some(&wide(&weight)), width, f64::from(EPS));
+    for ty in GgmlType::SUPPORTED.into_iter().filter(|ty| op::byte_reader(*ty).is_some()) {
+        let (matrix, w) = b.weight(ty, n, width)?;
+        let (zero, before) = (b.input(width, &vec![0.0; width])?, b.in_out(width, &stream)?);
+        let (normed, integers) = (b.output(width, 1)?, Integers::new(b.gpu, width)?);
+        let (norm, y) = (norm(b, &weight)?, b.output(72, 1)?);
+        b.run(|rec| {
+            let next = Some(Next { norm: &norm, integers: Some(&integers) });
+            let (to, then, none) = (before.rows(), normed.rows(), Norm::identity(width));
+            block_end::forward(rec, to, then, zero.rows(), None, &none, next, 1.0, 1);
+            matvec::forward_integers(rec, y.view(), then.all(), &integers, &[&matrix], None, None);
+        })?;
+        b.expect("normed", &normed, x.clone(), F32);
+        b.expect_columns(&ty.name(), &y, 0, n, linear::forward(&x, &w, width), BYTES);
+        b.expect("stream", &before, wide(&stream), F32);
+    }
     Ok(())
 }
 

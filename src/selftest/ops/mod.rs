@@ -59,7 +59,7 @@ const fn check(
 }
 
 /// Every check. `pack`, `partial_sums`, `row_factors` and `update_norm` are parts of others; `peak` is measured.
-pub const CHECKS: [Check; 46] = [
+pub const CHECKS: [Check; 48] = [
     check("linear", "products", Needs::Rows, products::q4_k),
     check("linear", "products", Needs::Tiles, matrices::q4_k),
     check("linear", "products in every format", Needs::Rows, products::every_format),
@@ -98,6 +98,8 @@ pub const CHECKS: [Check; 46] = [
     check("dropout", "masks", Needs::Any, elementwise::dropouts),
     check("matvec", "a few rows in every format", Needs::Any, products::short_products),
     check("matvec", "a gated input", Needs::Any, decoding::gated_products),
+    check("matvec", "the stream behind a block", Needs::Any, decoding::ended_products),
+    check("matvec", "one row in bytes", Needs::Tiles, decoding::byte_products),
     check("matvec", "experts of a few rows", Needs::Any, experts::short_products),
     check("cached_attention", "over a cache", Needs::Any, attention::cached),
     check("cached_heads", "into the cache", Needs::Any, decoding::heads),
