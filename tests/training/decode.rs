@@ -181,8 +181,6 @@ fn compare(gpu: &Gpu, adapted: &[(usize, usize)], base: &[(usize, usize)]) -> Re
                     match (gpu.kernels().tier(), mixture) {
                         (Tier::F32, _) => LOGITS,
                         (Tier::Coop8, true) => HALF_MIXTURE,
-                        // Short passes multiply by experts in f32.
-                        (_, true) if first < 8 => HALF_MIXTURE,
                         _ => HALF,
                     },
                 )?;
