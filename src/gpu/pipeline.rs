@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use rayon::prelude::*;
 use sha2::{Digest, Sha256};
 
-use super::{Gpu, shader};
+use super::{Entry, Gpu, shader};
 
 /// One entry point of one shader file, for its weight formats and one set of constants.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -146,17 +146,23 @@ impl Gpu {
         })
     }
 
-    /// Compiles those of `kernels` that are not compiled yet, in parallel; returns their number.
-    pub(super) fn compile_all(&self, mut kernels: Vec<Kernel>) -> usize {
+    /// Compiles those of `kernels` that are not compiled yet, and the texts of `launched`, in parallel; returns the number of the former.
+    pub(super) fn compile_all(&self, mut kernels: Vec<Kernel>, launched: Vec<Entry>) -> usize {
         {
             let compiled = self.pipelines.compiled.lock().expect("lock is not poisoned");
             kernels.retain(|kernel| !compiled.contains_key(kernel));
         }
         #[cfg(not(target_arch = "wasm32"))]
-        let each = kernels.par_iter();
+        let (compiled, ()) = rayon::join(
+            || kernels.par_iter().map(|kernel| self.compile(kernel)).collect(),
+            || launched.par_iter().for_each(|entry| self.prepare_cuda(*entry)),
+        );
         #[cfg(target_arch = "wasm32")]
-        let each = kernels.iter(); // a browser compiles in its own process
-        let compiled: Vec<Compiled> = each.map(|kernel| self.compile(kernel)).collect();
+        let compiled = {
+            debug_assert!(launched.is_empty(), "a browser has no CUDA");
+            kernels.iter().map(|kernel| self.compile(kernel)).collect() // it compiles in its own process
+        };
+        let compiled: Vec<Compiled> = compiled;
         let count = compiled.len();
         self.pipelines
             .compiled

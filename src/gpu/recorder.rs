@@ -73,8 +73,7 @@ impl<'g> Recorder<'g> {
         let Mode::Compile { kernels, launched, .. } = self.mode else {
             panic!("only a recording made by Recorder::ahead is compiled");
         };
-        launched.into_iter().for_each(|entry| self.gpu.prepare_cuda(entry));
-        let compiled = self.gpu.compile_all(kernels.into_iter().collect());
+        let compiled = self.gpu.compile_all(kernels.into_iter().collect(), launched.into_iter().collect());
         self.gpu.check()?;
         Ok(compiled)
     }

@@ -9,7 +9,7 @@ mod timers;
 
 use std::collections::HashMap;
 use std::ffi::{CStr, c_void};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use ash::nvx::binary_import;
 use ash::vk;
@@ -31,14 +31,15 @@ pub(super) struct Cuda {
     binaries: binary_import::Device,
     memory: Memory,
     multiprocessors: usize,
-    compiled: Mutex<Compiled>,
+    /// By the address of their texts.
+    compiled: Mutex<HashMap<usize, Arc<Compiled>>>,
 }
 
-/// Compiled texts, by their address, and the kernels in them.
+/// A compiled text, and the kernels in it. Each text has a lock of its own, so that several compile at once.
 #[derive(Default)]
 struct Compiled {
-    modules: HashMap<usize, Result<vk::CuModuleNVX, String>>,
-    kernels: HashMap<Entry, Result<vk::CuFunctionNVX, String>>,
+    module: OnceLock<Result<vk::CuModuleNVX, String>>,
+    kernels: Mutex<HashMap<&'static CStr, Result<vk::CuFunctionNVX, String>>>,
 }
 
 impl Cuda {
@@ -111,14 +112,12 @@ impl Cuda {
     }
 
     fn kernel(&self, entry: Entry) -> Result<vk::CuFunctionNVX, String> {
-        let mut compiled = self.compiled.lock().expect("lock is not poisoned");
-        let Compiled { modules, kernels } = &mut *compiled;
-        let find = || {
-            let module =
-                modules.entry(entry.text.as_ptr().addr()).or_insert_with(|| self.compile(entry.text));
-            self.find(module.clone()?, entry.name)
-        };
-        kernels.entry(entry).or_insert_with(find).clone()
+        let mut texts = self.compiled.lock().expect("lock is not poisoned");
+        let text = texts.entry(entry.text.as_ptr().addr()).or_default().clone();
+        drop(texts);
+        let module = text.module.get_or_init(|| self.compile(entry.text)).clone()?;
+        let mut kernels = text.kernels.lock().expect("lock is not poisoned");
+        kernels.entry(entry.name).or_insert_with(|| self.find(module, entry.name)).clone()
     }
 
     fn compile(&self, text: &'static [u8]) -> Result<vk::CuModuleNVX, String> {
@@ -234,12 +233,13 @@ impl Drop for Cuda {
         unsafe {
             let _ = self.vulkan.device_wait_idle();
             let device = self.vulkan.handle();
-            let compiled = self.compiled.lock().expect("lock is not poisoned");
-            for function in compiled.kernels.values().flatten() {
-                (self.binaries.fp().destroy_cu_function_nvx)(device, *function, std::ptr::null());
-            }
-            for module in compiled.modules.values().flatten() {
-                (self.binaries.fp().destroy_cu_module_nvx)(device, *module, std::ptr::null());
+            for text in self.compiled.lock().expect("lock is not poisoned").values() {
+                for function in text.kernels.lock().expect("lock is not poisoned").values().flatten() {
+                    (self.binaries.fp().destroy_cu_function_nvx)(device, *function, std::ptr::null());
+                }
+                if let Some(Ok(module)) = text.module.get() {
+                    (self.binaries.fp().destroy_cu_module_nvx)(device, *module, std::ptr::null());
+                }
             }
         }
     }
