@@ -7,8 +7,8 @@
 //
 // With WHOLE slices, K is a multiple of 32, and no load waits for a comparison.
 //
-// With GATED or ENDED every workgroup computes x first, which is short, with the rows of a B for DEEP vec4s of its z together. With BYTES
-// x is there in integers too, which all but A are multiplied by.
+// With GATED or ENDED every workgroup computes x itself, which is short: it loads the rows of B for DEEP vec4s of z together. With BYTES there
+// is one row x, in integers too: W is multiplied by these, and A by x.
 #import weights
 
 // Twin of `Params` in src/ops/matvec/mod.rs.

@@ -177,10 +177,8 @@ impl<'a> Decoder<'a> {
         let Some(branch) = &lw.per_layer else {
             return block_end::forward(rec, stream, normed, y, up.as_ref(), norm, after, scale, rows);
         };
-        // On a software renderer no product has threads that wait for a shared input.
-        let shares = rec.gpu().kernels().software_lanes().is_none();
         let mut end = None;
-        match shares && matvec::takes_ended(rows, norm, &branch.inp_gate) {
+        match self.shares_inputs() && matvec::takes_ended(rows, norm, &branch.inp_gate) {
             true => end = Some(Ended { y, adapter: up, norm, stream, after: normed }),
             false => block_end::forward(rec, stream, normed, y, up.as_ref(), norm, None, 1.0, rows),
         }
@@ -270,8 +268,7 @@ impl<'a> Decoder<'a> {
             Some(end) => self.ended_product(rec, layer, end, &branch.inp_gate),
             None => self.products(rec, layer, Input::AfterFfn, &w.stream, &[&branch.inp_gate], rows),
         };
-        // On a software renderer no product has threads that wait for a shared input.
-        if rec.gpu().kernels().software_lanes().is_none() && matvec::takes_gated(rows, width) {
+        if self.shares_inputs() && matvec::takes_gated(rows, width) {
             let group = self.adapter.as_ref().and_then(|a| a.group(layer, Input::PerLayer));
             let model_width = branch.proj.rows;
             let y = output.reshaped(model_width + group.map_or(0, |g| g.a.rows));
@@ -283,6 +280,11 @@ impl<'a> Decoder<'a> {
         let gated_input = w.wide.reshaped(width);
         cached_gated::forward(rec, &gated_input, &gate, inputs, up.as_ref(), activation, rows, None);
         self.products(rec, layer, Input::PerLayer, &gated_input, &[&branch.proj], rows)
+    }
+
+    /// Whether the workgroups of a product may compute its input: on a software renderer no threads wait for what they share.
+    fn shares_inputs(&self) -> bool {
+        self.w.gpu.kernels().software_lanes().is_none()
     }
 
     /// The product of the stream with `matrix`, which reads it behind the feed-forward block, and the end of that block.
