@@ -153,16 +153,15 @@ impl Gpu {
             kernels.retain(|kernel| !compiled.contains_key(kernel));
         }
         #[cfg(not(target_arch = "wasm32"))]
-        let (compiled, ()) = rayon::join(
+        let (compiled, ()): (Vec<Compiled>, ()) = rayon::join(
             || kernels.par_iter().map(|kernel| self.compile(kernel)).collect(),
             || launched.par_iter().for_each(|entry| self.prepare_cuda(*entry)),
         );
         #[cfg(target_arch = "wasm32")]
-        let compiled = {
-            debug_assert!(launched.is_empty(), "a browser has no CUDA");
-            kernels.iter().map(|kernel| self.compile(kernel)).collect() // it compiles in its own process
-        };
-        let compiled: Vec<Compiled> = compiled;
+        let (compiled, ()): (Vec<Compiled>, ()) = (
+            kernels.iter().map(|kernel| self.compile(kernel)).collect(), // a browser compiles in its own process
+            launched.iter().for_each(|entry| self.prepare_cuda(*entry)),
+        );
         let count = compiled.len();
         self.pipelines
             .compiled
