@@ -138,11 +138,7 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
     let sixteen{i} = {i}u * 64u + lane;
     if lane < 64u && sixteen{i} * 4u < params.width4 {
         let at = 4u * lane;
-        let three = sixteen_integers(terms[at], terms[at + 1u], terms[at + 2u], terms[at + 3u]);
-        let to = sixteen{i} * 3u;
-        integers[to] = three[0];
-        integers[to + 1u] = three[1];
-        integers[to + 2u] = three[2];
+        store_sixteen(sixteen{i}, terms[at], terms[at + 1u], terms[at + 2u], terms[at + 3u]);
     }
     workgroupBarrier();
 #end

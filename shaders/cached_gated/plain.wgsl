@@ -78,30 +78,22 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gro
         u += up_terms[p];
     }
 #end
+    var result = vec4<f32>();
+    if i < count && part == 0u {
+        g += gate[row + c];
+        u += up[t * params.up_stride4 + params.up_offset4 + c];
+        result = activation4(g) * value4(u);
+        y[i] = result;
+    }
 #if {INTEGERS}
-    let result = activation4(g + gate[row + c]) * value4(u + up[t * params.up_stride4 + params.up_offset4 + c]);
     if part == 0u {
         ours[lane] = result;
-    }
-    if i < count && part == 0u {
-        y[i] = result;
     }
     workgroupBarrier();
     let sixteen = (i - lane % COLUMNS) / 4u + lane;
     if lane < COLUMNS / 4u && sixteen * 4u < count {
         let at = 4u * lane;
-        let three = sixteen_integers(ours[at], ours[at + 1u], ours[at + 2u], ours[at + 3u]);
-        integers[3u * sixteen] = three[0];
-        integers[3u * sixteen + 1u] = three[1];
-        integers[3u * sixteen + 2u] = three[2];
+        store_sixteen(sixteen, ours[at], ours[at + 1u], ours[at + 2u], ours[at + 3u]);
     }
-}
-#else
-    if i >= count || part > 0u {
-        return;
-    }
-    g += gate[row + c];
-    u += up[t * params.up_stride4 + params.up_offset4 + c];
-    y[i] = activation4(g) * value4(u);
-}
 #end
+}

@@ -9,15 +9,15 @@ fn eight_integers(a: vec4<f32>, b: vec4<f32>, per_unit: f32) -> array<vec4<i32>,
     return array<vec4<i32>, 2>(first, vec4<i32>(round(per_unit * vec4<f32>(a.z, b.z, a.w, b.w))));
 }
 
-fn bytes_of(integers: array<vec4<i32>, 2>) -> vec4<u32> {
-    let first = integers[0];
-    let last = integers[1];
+fn bytes_of(eight: array<vec4<i32>, 2>) -> vec4<u32> {
+    let first = eight[0];
+    let last = eight[1];
     let upper = vec2<u32>(pack4xI8((first + 128) >> vec4<u32>(8u)), pack4xI8((last + 128) >> vec4<u32>(8u)));
     return vec4<u32>(upper, pack4xI8(first), pack4xI8(last));
 }
 
-// Sixteen columns as three vec4s.
-fn sixteen_integers(a: vec4<f32>, b: vec4<f32>, c: vec4<f32>, d: vec4<f32>) -> array<vec4<u32>, 3> {
+// Stores columns 16·n to 16·n + 15 in the shader's `integers`.
+fn store_sixteen(n: u32, a: vec4<f32>, b: vec4<f32>, c: vec4<f32>, d: vec4<f32>) {
     let each = max(max(abs(a), abs(b)), max(abs(c), abs(d)));
     let largest = max(max(each.x, each.y), max(each.z, each.w));
     let per_unit = select(0.0, MOST / largest, largest > 0.0);
@@ -26,5 +26,7 @@ fn sixteen_integers(a: vec4<f32>, b: vec4<f32>, c: vec4<f32>, d: vec4<f32>) -> a
     let sums = first[0] + first[1] + second[0] + second[1];
     let unit = largest / MOST;
     let sum = unit * f32(sums.x + sums.y + sums.z + sums.w);
-    return array<vec4<u32>, 3>(bytes_of(first), bytes_of(second), vec4<u32>(bitcast<u32>(unit), bitcast<u32>(sum), 0u, 0u));
+    integers[3u * n] = bytes_of(first);
+    integers[3u * n + 1u] = bytes_of(second);
+    integers[3u * n + 2u] = vec4<u32>(bitcast<u32>(unit), bitcast<u32>(sum), 0u, 0u);
 }

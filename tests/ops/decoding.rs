@@ -260,7 +260,18 @@ pub fn residual_and_next(gpu: &Gpu) -> Outcome {
         let up = adapter.as_ref().map(|a| a.up(width));
         let then = with_next.then_some(Next { norm: &second, integers: None });
         run(gpu, |rec| {
-            residual::forward(rec, &stream.rows, &next.rows, &y.rows, up.as_ref(), &first, then, scale, rows);
+            residual::forward(
+                rec,
+                &stream.rows,
+                &next.rows,
+                &y.rows,
+                up.as_ref(),
+                &first,
+                then,
+                scale,
+                rows,
+                false,
+            );
         })?;
         check.close(&name, width, &stream.read(gpu, &name)?, &expected)?;
         let found = next.read(gpu, &name)?;
@@ -394,7 +405,7 @@ pub fn ended_products(gpu: &Gpu) -> Outcome {
         }
         run(gpu, |rec| {
             let (to, before) = (&last.rows, &after.rows);
-            residual::forward_ended(rec, to, before, &y.rows, up().as_ref(), &norm, None, 0.5, 1);
+            residual::forward(rec, to, before, &y.rows, up().as_ref(), &norm, None, 0.5, 1, true);
         })?;
         check.close(&format!("{name}: next stream"), width, &last.read(gpu, &name)?, &after_second)?;
     }

@@ -87,7 +87,7 @@ pub fn wide_rows(gpu: &Gpu, formats: &[GgmlType]) -> Outcome {
     checks.into_iter().try_for_each(Check::done)
 }
 
-/// Of x's largest value of 16, its integers lose half of 1/32639.
+/// Tolerance of products in bytes: integers round x by at most half of 1/32639 of the largest of 16 values.
 const BYTES: Tolerance = Tolerance { norm: 5e-5, relative: 2e-4, absolute: 2e-4 };
 
 /// Products of one row in bytes, which the end of a block or a gate left, alone and side by side, and with an adapter's `A`.
@@ -118,7 +118,7 @@ fn normed_integers(gpu: &Gpu, x: &Block, integers: &Integers) -> Outcome {
     let (norm, none) = (norm(gpu, &values(2, k)), Norm::identity(k));
     let next = Some(Next { norm: &norm, integers: Some(integers) });
     run(gpu, |rec| {
-        block_end::forward(rec, &stream.rows, &x.rows, &zero.rows, None, &none, next, 1.0, 1);
+        block_end::forward(rec, &stream.rows, &x.rows, &zero.rows, None, &none, next, 1.0, 1, false);
     })
 }
 

@@ -6,6 +6,7 @@
 //! recorded again.
 
 mod applied;
+mod branch;
 mod delta;
 mod pass;
 mod sizes;

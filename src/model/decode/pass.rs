@@ -4,10 +4,9 @@ use super::applied::Group;
 use super::{Decoder, Tail};
 use crate::gpu::{GpuError, Recorder};
 use crate::memory::{ExpertActs, ExpertScratch};
+use crate::model::Dense;
 use crate::model::experts::{Beside, ExpertLoras, Experts};
-use crate::model::{Dense, PerLayerBranch};
 use crate::ops::Rows;
-use crate::ops::Tile;
 use crate::ops::Up;
 use crate::ops::Weight;
 use crate::ops::act::Act;
@@ -20,16 +19,14 @@ use crate::ops::cached_heads;
 use crate::ops::cached_heads::Heads;
 use crate::ops::embedding;
 use crate::ops::experts::shared;
-use crate::ops::linear;
 use crate::ops::linear::Projection;
 use crate::ops::linear::applied;
 use crate::ops::linear::tiled::{self, LowRank};
 use crate::ops::lora::Input;
 use crate::ops::matvec::integers::{self, Integers};
-use crate::ops::matvec::{self, Down, Ended, Gated};
+use crate::ops::matvec::{self, Down, Ended};
 use crate::ops::output_gate;
 use crate::ops::pass::Pass;
-use crate::ops::per_layer;
 use crate::ops::rms_norm;
 
 impl<'a> Decoder<'a> {
@@ -131,7 +128,7 @@ impl<'a> Decoder<'a> {
         let readers: Vec<&Weight> = lw.dense.iter().flat_map(|dense| [&dense.gate, &dense.up]).collect();
         let integers = self.integers(layer, Input::FfnNormed, &readers, rows);
         let (norm, next) = (&lw.post_attention_norm, Some(Next { norm: &lw.ffn_norm, integers }));
-        block_end::forward(rec, &w.stream, &w.normed, y, up, norm, next, 1.0, rows);
+        block_end::forward(rec, &w.stream, &w.normed, y, up, norm, next, 1.0, rows, false);
     }
 
     /// The feed-forward block, the per-layer branch if there is one, and the next norm: that of the next layer or of the head.
@@ -159,8 +156,19 @@ impl<'a> Decoder<'a> {
                 (Beside::Norms([first, second]), _) => {
                     // The sum of the two norms starts at zero; the first one includes the adapter's term.
                     rec.clear(&sum.buffer, (rows * sum.stride * 4) as u64);
-                    block_end::forward(rec, sum, normed, y, up.take().as_ref(), first, None, 1.0, rows);
-                    block_end::forward(rec, sum, normed, output, None, second, None, 1.0, rows);
+                    block_end::forward(
+                        rec,
+                        sum,
+                        normed,
+                        y,
+                        up.take().as_ref(),
+                        first,
+                        None,
+                        1.0,
+                        rows,
+                        false,
+                    );
+                    block_end::forward(rec, sum, normed, output, None, second, None, 1.0, rows, false);
                     sum
                 }
                 (Beside::Gate(_), Some(dense)) => {
@@ -175,16 +183,16 @@ impl<'a> Decoder<'a> {
         }
         let norm = &lw.post_ffw_norm;
         let Some(branch) = &lw.per_layer else {
-            return block_end::forward(rec, stream, normed, y, up.as_ref(), norm, after, scale, rows);
+            return block_end::forward(rec, stream, normed, y, up.as_ref(), norm, after, scale, rows, false);
         };
         let mut end = None;
         match self.shares_inputs() && matvec::takes_ended(rows, norm, &branch.inp_gate) {
             true => end = Some(Ended { y, adapter: up, norm, stream, after: normed }),
-            false => block_end::forward(rec, stream, normed, y, up.as_ref(), norm, None, 1.0, rows),
+            false => block_end::forward(rec, stream, normed, y, up.as_ref(), norm, None, 1.0, rows, false),
         }
-        let last = if end.is_some() { block_end::forward_ended } else { block_end::forward };
+        let (ended, norm) = (end.is_some(), &branch.post_norm);
         let (y, up) = self.per_layer_branch(rec, layer, branch, end, rows);
-        last(rec, stream, normed, &y, up.as_ref(), &branch.post_norm, after, scale, rows);
+        block_end::forward(rec, stream, normed, &y, up.as_ref(), norm, after, scale, rows, ended);
     }
 
     /// The dense feed-forward block, from `normed` to its output.
@@ -249,78 +257,6 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    /// The per-layer branch, from the stream to its output before the norm. With `end` its first product ends the block before it.
-    fn per_layer_branch(
-        &self,
-        rec: &mut Recorder<'a>,
-        layer: usize,
-        branch: &PerLayerBranch,
-        end: Option<Ended>,
-        rows: usize,
-    ) -> (Rows, Option<Up<'_>>) {
-        let (w, model) = (self.w, self.w.model);
-        let width = model.config().per_layer_width;
-        let inputs = w.per_layer.from(layer * width);
-        let activation = model.config().per_layer_activation;
-        // A product does not read the buffer that it writes.
-        let output = if end.is_some() { &w.products } else { &w.branch };
-        let (gate, up) = match &end {
-            Some(end) => self.ended_product(rec, layer, end, &branch.inp_gate),
-            None => self.products(rec, layer, Input::AfterFfn, &w.stream, &[&branch.inp_gate], rows),
-        };
-        if self.shares_inputs() && matvec::takes_gated(rows, width) {
-            let group = self.adapter.as_ref().and_then(|a| a.group(layer, Input::PerLayer));
-            let model_width = branch.proj.rows;
-            let y = output.reshaped(model_width + group.map_or(0, |g| g.a.rows));
-            let down = group.map(|g| Down { a: &g.a, z_offset: model_width });
-            let x = Gated { gate: &gate, up: inputs, adapter: up, activation };
-            matvec::forward_gated(rec, y.all(), &x, &branch.proj, down.as_ref(), rows);
-            return (y, group.map(|g| g.up(model_width)));
-        }
-        let gated_input = w.wide.reshaped(width);
-        cached_gated::forward(rec, &gated_input, &gate, inputs, up.as_ref(), activation, rows, None);
-        self.products(rec, layer, Input::PerLayer, &gated_input, &[&branch.proj], rows)
-    }
-
-    /// Whether the workgroups of a product may compute its input: on a software renderer no threads wait for what they share.
-    fn shares_inputs(&self) -> bool {
-        self.w.gpu.kernels().software_lanes().is_none()
-    }
-
-    /// The product of the stream with `matrix`, which reads it behind the feed-forward block, and the end of that block.
-    fn ended_product(
-        &self,
-        rec: &mut Recorder<'a>,
-        layer: usize,
-        end: &Ended,
-        matrix: &Weight,
-    ) -> (Rows, Option<Up<'_>>) {
-        let group = self.adapter.as_ref().and_then(|a| a.group(layer, Input::AfterFfn));
-        let y = self.w.branch.reshaped(matrix.rows + group.map_or(0, |g| g.a.rows));
-        let down = group.map(|g| Down { a: &g.a, z_offset: matrix.rows });
-        matvec::forward_ended(rec, y.all(), end, matrix, down.as_ref());
-        self.biases(rec, &y, &[matrix], 1);
-        (y, group.map(|g| g.up(matrix.rows)))
-    }
-
-    /// `(√P·table[token] + norm(D^-½·model_proj·embedding))/√2` of all layers.
-    fn per_layer_inputs(&self, rec: &mut Recorder<'a>, rows: usize) {
-        let (w, model) = (self.w, self.w.model);
-        let (Some(global), Some(projection)) = (&model.per_layer, &w.model_proj) else { return };
-        let factor = (model.config().width as f64).sqrt().recip() as f32;
-        if rows <= matvec::MAX_ROWS {
-            let (y, x) = (w.per_layer.all(), w.stream.all());
-            matvec::forward(rec, y, x, 0, &[projection], None, factor, None, rows);
-        } else {
-            let (y, x) = (w.per_layer.clone().into(), w.stream.clone().into());
-            linear::frozen(&mut self.long(rec, rows), &y, &x, projection, factor);
-        }
-        let of_file = model.base.tensor("per_layer_token_embd").expect("such models have the table");
-        let tile = Tile { first_row: 0, rows, buffer: w.table.clone(), range: None };
-        let table = Weight { ty: of_file.ty, rows, cols: of_file.cols, tiles: vec![tile], bias: None };
-        per_layer::forward(rec, &w.per_layer, &table, &global.proj_norm);
-    }
-
     /// Products of `x` with `matrices`, side by side. Also returns the adapter's term if the reader must still add it; a long
     /// pass adds it here.
     pub(super) fn products(
@@ -351,8 +287,8 @@ impl<'a> Decoder<'a> {
         (y, group.map(|g| g.up(width)))
     }
 
-    /// Where the only row of an input lies as integers for the matrices that read it, if they want them. The first layer's normed input
-    /// comes from the embeddings, which leave none.
+    /// The integers of an input's only row, for matrices that want them. The first layer's normed input comes from the embeddings, which
+    /// leave none.
     fn integers(&self, layer: usize, input: Input, readers: &[&Weight], rows: usize) -> Option<&'a Integers> {
         let [normed, gated] = self.w.integers.as_ref().filter(|_| rows == 1)?;
         let row = match input {

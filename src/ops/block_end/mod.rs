@@ -32,42 +32,14 @@ const GROUPS: usize = 4;
 pub struct Next<'a> {
     /// The norm.
     pub norm: &'a Norm,
-    /// Where its row is stored as integers, too, if there is only one.
+    /// The buffer that takes the normed row as integers too; only for one row.
     pub integers: Option<&'a Integers>,
 }
 
 /// `stream = scale·(stream + norm(y + B·z))` for `rows` rows of `[rows, D]`; with `next`, also `normed = next(stream)`. A row
-/// of products starts with `y` `[rows, D]` and contains `z`.
+/// of products starts with `y` `[rows, D]` and contains `z`. With `ended`, the stream before lies in `normed`, where
+/// [`crate::ops::matvec::forward_ended`] left it.
 pub fn forward(
-    rec: &mut Recorder,
-    stream: &Rows,
-    normed: &Rows,
-    y: &Rows,
-    up: Option<&Up>,
-    norm: &Norm,
-    next: Option<Next>,
-    scale: f32,
-    rows: usize,
-) {
-    run(rec, stream, normed, y, up, norm, next, scale, rows, false);
-}
-
-/// [`forward`] behind [`crate::ops::matvec::forward_ended`], which left the stream before in `normed`.
-pub fn forward_ended(
-    rec: &mut Recorder,
-    stream: &Rows,
-    normed: &Rows,
-    y: &Rows,
-    up: Option<&Up>,
-    norm: &Norm,
-    next: Option<Next>,
-    scale: f32,
-    rows: usize,
-) {
-    run(rec, stream, normed, y, up, norm, next, scale, rows, true);
-}
-
-fn run(
     rec: &mut Recorder,
     stream: &Rows,
     normed: &Rows,

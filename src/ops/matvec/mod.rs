@@ -136,15 +136,18 @@ impl<'a> Input<'a> {
 
     /// The shader's sizes, for rows of `cols` columns.
     fn sizes(&self, cols: usize) -> Vec<(&'static str, u32)> {
-        let shares = cols.div_ceil(4 * THREADS);
-        let (gated, ended, most) = match self {
-            Input::Stored(..) => (None, false, 1),
-            Input::Gated(gated) => (Some(gated.activation), false, 4),
-            Input::Ended(_) => (None, true, 4 / shares),
+        // Other inputs have one kernel for rows of all lengths.
+        let (gated, shares, most) = match self {
+            Input::Stored(..) => (None, 0, 1),
+            Input::Gated(gated) => (Some(gated.activation), 0, 4),
+            Input::Ended(_) => {
+                let shares = cols.div_ceil(4 * THREADS);
+                (None, shares, 4 / shares)
+            }
         };
         let deep = self.adapter().map_or(1, |adapter| adapter.deep(most, 1));
-        let kind = [("GATED", u32::from(gated.is_some())), ("ENDED", u32::from(ended))];
-        let sizes = [("SHARES", shares.min(MAX_SHARES) as u32), ("DEEP", deep)];
+        let kind = [("GATED", u32::from(gated.is_some())), ("ENDED", u32::from(shares > 0))];
+        let sizes = [("SHARES", shares as u32), ("DEEP", deep)];
         [&kind[..], &sizes, &gated::sizes(gated.unwrap_or_default())].concat()
     }
 
@@ -207,8 +210,8 @@ pub fn forward(
     product(rec, y, &Input::Stored(x, first_row, None), matrices, down, scale, softcap, rows);
 }
 
-/// [`forward`] of one row that is there as integers, too, for matrices that want these ([`integers::wants`]). x loses at most half of 1/32639
-/// of the largest of 16 values.
+/// [`forward`] of one row that is there as integers, too, for matrices that want these ([`integers::wants`]). Integers round x by at most
+/// half of 1/32639 of the largest of 16 values.
 pub fn forward_integers(
     rec: &mut Recorder,
     y: View,

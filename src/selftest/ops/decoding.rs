@@ -143,7 +143,7 @@ pub fn block_ends(b: &mut Bench) -> Result<(), GpuError> {
             let up = adapter.up(width);
             let second = Next { norm: &second, integers: None };
             let (to, then, from) = (stream.rows(), next.rows(), y.rows());
-            block_end::forward(rec, to, then, from, Some(&up), &first, Some(second), 1.25, rows);
+            block_end::forward(rec, to, then, from, Some(&up), &first, Some(second), 1.25, rows, false);
         })?;
         b.expect(format!("stream of {width}"), &stream, sum, F32);
         b.expect(format!("next norm of {width}"), &next, next_expected, F32);
@@ -229,7 +229,7 @@ pub fn byte_products(b: &mut Bench) -> Result<(), GpuError> {
         b.run(|rec| {
             let next = Some(Next { norm: &norm, integers: Some(&integers) });
             let (to, then, none) = (before.rows(), normed.rows(), Norm::identity(width));
-            block_end::forward(rec, to, then, zero.rows(), None, &none, next, 1.0, 1);
+            block_end::forward(rec, to, then, zero.rows(), None, &none, next, 1.0, 1, false);
             matvec::forward_integers(rec, y.view(), then.all(), &integers, &[&matrix], None, None);
         })?;
         b.expect("normed", &normed, x.clone(), F32);
