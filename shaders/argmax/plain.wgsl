@@ -28,11 +28,20 @@ fn larger(a: Likeliest, b: Likeliest) -> Likeliest {
     return a;
 }
 
+// For the first thread.
 fn of_workgroup(mine: Likeliest, lane: u32) -> Likeliest {
     found[lane] = mine;
     workgroupBarrier();
+    if lane < 8u {
+        var eight = mine;
+        for (var i = lane + 8u; i < 64u; i += 8u) {
+            eight = larger(eight, found[i]);
+        }
+        found[lane] = eight;
+    }
+    workgroupBarrier();
     var all = found[0];
-    for (var i = 1u; i < 64u; i++) {
+    for (var i = 1u; i < 8u; i++) {
         all = larger(all, found[i]);
     }
     return all;
@@ -41,8 +50,16 @@ fn of_workgroup(mine: Likeliest, lane: u32) -> Likeliest {
 @compute @workgroup_size(64)
 fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     var mine = Likeliest(0u, NOTHING);
-    for (var i = group.x * 64u + lane; i < params.count; i += params.groups * 64u) {
-        mine = larger(mine, Likeliest(i, values[i]));
+    let threads = params.groups * 64u;
+    // Eight loads at a time: each would otherwise wait for the one before. The last value may be compared twice.
+    for (var i = group.x * 64u + lane; i < params.count; i += 8u * threads) {
+#for n in 0..8
+        let i{n} = min(i + {n}u * threads, params.count - 1u);
+        let value{n} = values[i{n}];
+#end
+#for n in 0..8
+        mine = larger(mine, Likeliest(i{n}, value{n}));
+#end
     }
     let all = of_workgroup(mine, lane);
     if lane == 0u {

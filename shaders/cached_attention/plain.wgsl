@@ -2,7 +2,8 @@
 // key/value head (heads first, then tokens) against one of `splits` parts of the keys, KEYS keys at a time. A thread issues LOADS loads at
 // a time: each would otherwise wait for the one before.
 // Key j is visible to the token at position i if j <= i and i − j < window. Softmax is updated as keys come (Milakov & Gimelshein 2018).
-// With several parts, each stores its sum, maximum and weight, and `combine` adds them up in order.
+// With several parts, each stores its sum, maximum and weight, and `combine` adds them up in order; with ARRIVING, the last workgroup of a
+// block of queries does.
 struct Params {
     rows: u32,          // T
     heads: u32,         // H
@@ -22,10 +23,60 @@ override QUERIES: u32;      // queries of a workgroup: at most 8, or 4 where K i
 @group(0) @binding(2) var<storage, read> cache: array<vec4<f32>>;      // [ring, keys and values, G, K]
 @group(0) @binding(3) var<storage, read> past: array<u32>;             // tokens in the cache before these [1]
 @group(0) @binding(4) var<storage, read_write> result: array<vec4<f32>>; // [T, H, K]
+#if {ARRIVING}
+@group(0) @binding(5) var<storage, read_write> parts: array<atomic<u32>>;   // f32 values [T, H, S, 4, K/4]
+@group(0) @binding(6) var<storage, read_write> weights: array<atomic<u32>>; // f32 values [T, H, S, 2]
+@group(0) @binding(8) var<storage, read_write> arrivals: array<atomic<u32>>; // of blocks of queries
+#else
 @group(0) @binding(5) var<storage, read_write> parts: array<vec4<f32>>;  // [T, H, S, K]
 @group(0) @binding(6) var<storage, read_write> weights: array<vec2<f32>>; // maximum and Σ exp(s − maximum) [T, H, S]
+#end
 #if {SINKS}
 @group(0) @binding(7) var<storage, read> sinks: array<f32>;            // one more score of each head, without a value [H]
+#end
+
+#if {ARRIVING}
+#import common/arrivals
+
+fn keep_part(part: u32, column: u32, sum: vec4<f32>) {
+    let at = part * 4u * HEAD_SIZE4 + column;
+#for i in 0..4
+    atomicStore(&parts[at + {i}u * HEAD_SIZE4], bitcast<u32>(sum[{i}]));
+#end
+}
+
+fn part_at(part: u32, column: u32) -> vec4<f32> {
+    let at = part * 4u * HEAD_SIZE4 + column;
+#for i in 0..4
+    let value{i} = atomicLoad(&parts[at + {i}u * HEAD_SIZE4]);
+#end
+    return bitcast<vec4<f32>>(vec4<u32>(value0, value1, value2, value3));
+}
+
+fn keep_weight(part: u32, weight: vec2<f32>) {
+    atomicStore(&weights[2u * part], bitcast<u32>(weight.x));
+    atomicStore(&weights[2u * part + 1u], bitcast<u32>(weight.y));
+}
+
+fn weight_at(part: u32) -> vec2<f32> {
+    return bitcast<vec2<f32>>(vec2<u32>(atomicLoad(&weights[2u * part]), atomicLoad(&weights[2u * part + 1u])));
+}
+#else
+fn keep_part(part: u32, column: u32, sum: vec4<f32>) {
+    parts[part * HEAD_SIZE4 + column] = sum;
+}
+
+fn part_at(part: u32, column: u32) -> vec4<f32> {
+    return parts[part * HEAD_SIZE4 + column];
+}
+
+fn keep_weight(part: u32, weight: vec2<f32>) {
+    weights[part] = weight;
+}
+
+fn weight_at(part: u32) -> vec2<f32> {
+    return weights[part];
+}
 #end
 
 const THREADS: u32 = {THREADS}u;
@@ -65,7 +116,7 @@ fn cache_at(key: u32, half: u32, kv_head: u32) -> u32 {
 }
 
 @compute @workgroup_size({THREADS})
-fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) workgroups: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let kv_head = group.y;
     let split = group.z;
     for (var n = lane; n < QUERIES * HEAD_SIZE4; n += THREADS) {
@@ -186,7 +237,7 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
         row_values[own] = weight;
 #end
         if params.splits > 1u && mine.there {
-            weights[(mine.row * params.heads + mine.head) * params.splits + split] = vec2<f32>(largest, weight);
+            keep_weight((mine.row * params.heads + mine.head) * params.splits + split, vec2<f32>(largest, weight));
         }
     }
     workgroupBarrier();
@@ -199,13 +250,22 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
             // Not with `continue`, after which browsers take the barriers of the next turn for ones that not all threads reach.
             if one.there && c < HEAD_SIZE4 {
                 if params.splits > 1u {
-                    parts[(row_head * params.splits + split) * HEAD_SIZE4 + c] = sum;
+                    keep_part(row_head * params.splits + split, c, sum);
                 } else {
                     result[row_head * HEAD_SIZE4 + c] = sum / row_values[i];
                 }
             }
         }
     }
+#if {ARRIVING}
+    if is_last(kv_head * workgroups.x + group.x, params.splits, lane) {
+        for (var i = 0u; i < QUERIES; i++) {
+            let one = query(i, group.x, kv_head);
+            workgroupBarrier();
+            add_up(one.row * params.heads + one.head, one.head, one.there, lane);
+        }
+    }
+#end
 }
 
 // The sum of the values of all `groups` threads of a column, for those of the first group.
@@ -225,10 +285,14 @@ fn sum_of_groups(value: vec4<f32>, lane: u32, across: u32, groups: u32) -> vec4<
     return sum;
 }
 
-// One workgroup per token and head, whose threads share the columns and the parts.
+// One workgroup per token and head.
 @compute @workgroup_size({THREADS})
 fn combine(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    let row_head = group.y * params.heads + group.x;
+    add_up(group.y * params.heads + group.x, group.x, true, lane);
+}
+
+// Adds up the parts of a token's head; the threads share the columns and the parts. Stores the sum where the token is there.
+fn add_up(row_head: u32, head: u32, there: bool, lane: u32) {
     let at = row_head * params.splits;
     // The first parts, which wait for no weight.
     let across = min(HEAD_SIZE4, THREADS);
@@ -236,10 +300,10 @@ fn combine(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
     let own = lane / across;
     let own_column = lane % across;
 #for m in 0..{LOADS}
-    let part{m} = parts[(at + min(own + {m}u * groups, params.splits - 1u)) * HEAD_SIZE4 + own_column];
+    let part{m} = part_at(at + min(own + {m}u * groups, params.splits - 1u), own_column);
 #end
     if lane < params.splits {
-        let part = weights[at + lane];
+        let part = weight_at(at + lane);
         scores[lane] = part.x;
         scores[THREADS + lane] = part.y;
     }
@@ -258,7 +322,7 @@ fn combine(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
         total += scores[s] * scores[THREADS + s];
     }
 #if {SINKS}
-    total += exp(min(sinks[group.x] - largest, 80.0));
+    total += exp(min(sinks[head] - largest, 80.0));
 #end
     for (var first = 0u; first < HEAD_SIZE4; first += THREADS) {
         let c = first + own_column;
@@ -272,11 +336,11 @@ fn combine(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
                 s += {LOADS}u * groups;
             }
             for (; s < params.splits; s += groups) {
-                sum += scores[s] * parts[(at + s) * HEAD_SIZE4 + c];
+                sum += scores[s] * part_at(at + s, c);
             }
         }
         sum = sum_of_groups(sum, lane, across, groups);
-        if lane < across && c < HEAD_SIZE4 {
+        if there && lane < across && c < HEAD_SIZE4 {
             result[row_head * HEAD_SIZE4 + c] = sum / total;
         }
     }

@@ -5,6 +5,7 @@
 enable f16;
 enable wgpu_cooperative_matrix;
 #import common/packed
+#import common/arrivals
 
 // Twin of `Params` in src/ops/lora/coop16_project.rs.
 struct Params {
@@ -47,7 +48,6 @@ const VALUES: u32 = 256u * {DOWN}u * {COLUMNS}u;    // results of a workgroup
 
 var<workgroup> staged: array<vec4<f16>, STAGE * {SUBGROUPS}u>;
 var<workgroup> finished: array<vec4<f32>, 64u * {SUBGROUPS}u>;  // 16×16 results per subgroup
-var<workgroup> arrived: u32;
 
 // Result `q` of 16×16, the sum over the subgroups, in order.
 fn sum_at(q: u32) -> f32 {
@@ -61,20 +61,6 @@ fn sum_at(q: u32) -> f32 {
 // The first value of a part.
 fn part_at(tile: u32, part: u32) -> u32 {
     return (tile * params.parts + part) * VALUES;
-}
-
-// Whether this workgroup is the last to finish a part of its sum; every value that the others have kept can be read then.
-fn is_last(tile: u32, lane: u32) -> bool {
-    storageBarrier();
-    if lane == 0u {
-        arrived = atomicAdd(&arrivals[tile], 1u) + 1u;
-    }
-    let last = workgroupUniformLoad(&arrived) == params.parts;
-    storageBarrier();
-    if last && lane == 0u {
-        atomicStore(&arrivals[tile], 0u);
-    }
-    return last;
 }
 
 #for n in 0..2
@@ -177,7 +163,7 @@ fn {pass}_{n}(tile: u32, row: u32, column: u32, part: u32, lane: u32) {
 #end
 #end
     if params.parts > 1u {
-        if is_last(tile, lane) {
+        if is_last(tile, params.parts, lane) {
             for (var q = lane; q < VALUES; q += {SUBGROUPS}u * 32u) {
                 var sum = 0.0;
                 for (var s = 0u; s < params.parts; s++) {

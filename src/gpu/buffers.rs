@@ -184,18 +184,18 @@ impl Gpu {
         self.read_staging(&staging, len).await
     }
 
-    /// Maps all of `buffer` for the host, after the device has reached `until`.
+    /// Maps all of `buffer` for the host, after `wait` has waited for the device.
     pub(super) async fn map(
         &self,
         buffer: &wgpu::Buffer,
         mode: wgpu::MapMode,
-        until: wgpu::PollType,
+        wait: impl FnOnce() -> Result<(), GpuError>,
     ) -> Result<(), GpuError> {
         let (sender, receiver) = futures_channel::oneshot::channel();
         buffer.slice(..).map_async(mode, move |result| {
             let _ = sender.send(result);
         });
-        self.drive(until)?;
+        wait()?;
         let mapped = receiver.await.map_err(|_| GpuError::Device("a mapped buffer was dropped".into()))?;
         self.check()?;
         mapped.map_err(|e| self.reason(e))

@@ -54,12 +54,17 @@ type Part = (wgpu::CommandBuffer, Option<Timing>, Option<Timers>);
 const MOST: usize = 128;
 
 impl Gpu {
-    /// Encodes commands for one submission. Launches have encoders of their own: wgpu does not mix them with its commands.
-    pub(super) fn encode(&self, commands: &mut dyn Iterator<Item = &Command>) -> Encoded {
+    /// Encodes commands, the first `first` of them in an encoder of their own. Launches have theirs: wgpu does not mix them with its
+    /// commands.
+    pub(super) fn encode(&self, commands: &mut dyn Iterator<Item = &Command>, first: usize) -> Encoded {
         let commands: Vec<&Command> = commands.collect();
         // A software device needs the cores itself.
-        let most = if self.is_software() { usize::MAX } else { MOST };
-        let alike = commands.chunk_by(|a, b| a.launch().is_some() == b.launch().is_some());
+        let (first, most) =
+            if self.is_software() { (0, usize::MAX) } else { (first.min(commands.len()), MOST) };
+        let (start, rest) = commands.split_at(first);
+        let alike = [start, rest]
+            .into_iter()
+            .flat_map(|half| half.chunk_by(|a, b| a.launch().is_some() == b.launch().is_some()));
         let parts: Vec<&[&Command]> = alike.flat_map(|part| part.chunks(most)).collect();
         #[cfg(not(target_arch = "wasm32"))]
         let each = parts.par_iter();
@@ -128,5 +133,13 @@ impl Gpu {
         let submission = self.send(encoded.commands);
         self.profile.keep(encoded.timings, encoded.timers);
         submission
+    }
+
+    /// Submits encoded commands, one command buffer after the other: the device starts with the first.
+    pub(super) fn run_each(&self, encoded: Encoded) {
+        for commands in encoded.commands {
+            self.send(Some(commands));
+        }
+        self.profile.keep(encoded.timings, encoded.timers);
     }
 }

@@ -160,6 +160,12 @@ impl Kernels {
         self.tier == Tier::Coop16
     }
 
+    /// Whether a barrier orders storage for the whole device, so that the last workgroup to finish a part of a sum can add up the parts: where
+    /// there are matrices of 16×16, all drivers do that.
+    pub fn orders_storage(&self) -> bool {
+        self.tier == Tier::Coop16
+    }
+
     /// These kernels without those of CUDA.
     pub fn without_cuda(self) -> Kernels {
         Kernels { cuda: None, ..self }

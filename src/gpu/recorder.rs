@@ -220,7 +220,7 @@ impl<'g> Recorder<'g> {
         if let Mode::Submit { limit } = &mut self.mode {
             *limit = (2 * *limit).min(PARAMS);
         }
-        self.gpu.run(self.gpu.encode(&mut std::mem::take(&mut self.commands).iter()))
+        self.gpu.run(self.gpu.encode(&mut std::mem::take(&mut self.commands).iter(), 0))
     }
 }
 

@@ -51,7 +51,7 @@ impl Gpu {
             let Submission(index) = sent.take().expect("a copy for every piece");
             let staging = &kept[piece % 2].buffer;
             let until = wgpu::PollType::Wait { submission_index: Some(index), timeout: None };
-            self.map(staging, wgpu::MapMode::Read, until).await?;
+            self.map(staging, wgpu::MapMode::Read, || self.drive(until)).await?;
             let view = staging.slice(..).get_mapped_range().map_err(|e| self.reason(e))?;
             let pairs = part.par_chunks_mut(SHARE).zip(view[..].par_chunks(SHARE));
             pairs.for_each(|(to, from)| to.copy_from_slice(&from[..to.len()]));

@@ -37,7 +37,7 @@ impl Gpu {
             Some(read) => wgpu::PollType::Wait { submission_index: Some(read.0.clone()), timeout: None },
             None => wgpu::PollType::Poll,
         };
-        self.map(&upload.buffer, wgpu::MapMode::Write, until).await?;
+        self.map(&upload.buffer, wgpu::MapMode::Write, || self.drive(until)).await?;
         let view = upload.buffer.slice(..data.len() as u64).get_mapped_range_mut();
         let mut view = view.map_err(|e| self.reason(e))?;
         let (places, mut rest) = view.slice(..).into_chunks::<PIECE>();

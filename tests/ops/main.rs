@@ -77,7 +77,7 @@ const ALL: &[GgmlType] = &GgmlType::SUPPORTED;
 const COMMON: &[GgmlType] = &[GgmlType::F32, F16, Q5_0, Q8_0, Q4_K, Q6_K];
 const OTHERS: &[GgmlType] = &[BF16, Q4_0, Q4_1, Q5_1, Q2_K, Q3_K, Q5_K, IQ4_NL, IQ4_XS, MXFP4];
 
-const CASES: [Case; 116] = [
+const CASES: [Case; 117] = [
     case("adamw", "ten steps of adamw and sgd, with clipping", F32, adamw::ten_steps),
     case("adamw", "gradients that are not finite", F32, adamw::non_finite),
     case("argmax", "the likeliest token", F32, decoding::likeliest),
@@ -98,6 +98,7 @@ const CASES: [Case; 116] = [
     case("block_end", "many threads per row", F32, |gpu| split(gpu, decoding::residual_and_next)),
     case("cached_attention", "forward", F32, cached_attention::forward),
     case("cached_attention", "forward, keys split", F32, |gpu| split(gpu, cached_attention::forward)),
+    case("cached_attention", "forward, the last workgroup adds up", PACKED, cached_attention::forward),
     case("cached_gated", "feed-forward and per-layer inputs", F32, decoding::gates),
     case("cached_gated", "many threads per column", F32, |gpu| split(gpu, decoding::gates)),
     case("bias", "added to some columns", F32, elementwise::biases),

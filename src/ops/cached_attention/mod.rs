@@ -1,6 +1,6 @@
 //! Attention of new tokens over cached keys and values, with sliding window and grouped queries; for decoding.
 
-use crate::gpu::{Binding, Gpu, GpuError, Kernel, Recorder};
+use crate::gpu::{ARRIVALS, Binding, Gpu, GpuError, Kernel, Recorder};
 use crate::ops::Rows;
 use crate::ops::cached_heads::Cache;
 
@@ -56,8 +56,18 @@ impl Threads {
 
 /// Sizes that passes of every length ask for.
 pub(crate) fn sizes() -> Vec<Vec<(&'static str, u32)>> {
-    let each = |threads: Threads| [0, 1].map(|sinks| [&threads.sizes()[..], &[("SINKS", sinks)]].concat());
-    [ALONE, TOGETHER].into_iter().flat_map(each).collect()
+    let each = |threads: Threads, sinks, arriving| {
+        [&threads.sizes()[..], &[("SINKS", sinks), ("ARRIVING", arriving)]].concat()
+    };
+    let sizes = [
+        (ALONE, 0, 0),
+        (ALONE, 1, 0),
+        (TOGETHER, 0, 0),
+        (TOGETHER, 1, 0),
+        (TOGETHER, 0, 1),
+        (TOGETHER, 1, 1),
+    ];
+    sizes.map(|(threads, sinks, arriving)| each(threads, sinks, arriving)).to_vec()
 }
 
 /// The shape of one layer.
@@ -130,6 +140,11 @@ impl CachedAttention<'_> {
         let threads = if fill > 1 && rows <= SPLIT_ROWS { TOGETHER } else { ALONE };
         let (queries, splits) = self.shares(threads, fill, keys, rows);
         let blocks = (rows * per_kv).div_ceil(queries);
+        let arriving = splits > 1 && rec.gpu().kernels().orders_storage();
+        assert!(
+            !arriving || blocks * self.kv_heads <= ARRIVALS,
+            "there is a counter for each block of queries"
+        );
         let params = Params {
             rows: rows as u32,
             heads: self.heads as u32,
@@ -142,6 +157,7 @@ impl CachedAttention<'_> {
         };
         let bound = |index, buffer| Binding { index, buffer, range: None };
         let [sums, weights] = [bound(5, &parts.sums), bound(6, &parts.weights)];
+        let arrivals = arriving.then(|| bound(8, rec.gpu().arrivals()));
         let sinks = self.sinks.map(|buffer| bound(7, buffer));
         let of_cache = [products.bind(1), bound(2, &cache.buffer), bound(3, past)];
         let of_parts = [result.bind(4), sums, weights];
@@ -151,11 +167,12 @@ impl CachedAttention<'_> {
                 .with_constant("HEAD_SIZE4", size4)
                 .with_sizes(threads.sizes())
                 .with_size("SINKS", u32::from(sinks.is_some()))
+                .with_size("ARRIVING", u32::from(arriving))
         };
         let forward = kernel("forward").with_constant("QUERIES", queries as u32);
-        let bindings = [&of_cache[..], &of_parts, sinks.as_slice()].concat();
+        let bindings = [&of_cache[..], &of_parts, sinks.as_slice(), arrivals.as_slice()].concat();
         rec.dispatch(forward, &params, &bindings, [blocks as u32, self.kv_heads as u32, splits as u32]);
-        if splits > 1 {
+        if splits > 1 && !arriving {
             let groups = [self.heads as u32, rows as u32, 1];
             let combine = kernel("combine").with_constant("QUERIES", 1);
             rec.dispatch(combine, &params, &[&of_parts[..], sinks.as_slice()].concat(), groups);
