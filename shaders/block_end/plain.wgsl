@@ -36,13 +36,8 @@ fn rstd(squares: f32, lane: u32) -> f32 {
     return 1.0 / sqrt(wide_sum(squares, lane) / f32(params.width4 * 4u) + params.eps);
 }
 
-#if {GROUPED}
-var<workgroup> terms: array<vec4<f32>, 768>; // sums of all groups but the first; then columns of normed
-#else
-#if {INTEGERS}
-var<workgroup> terms: array<vec4<f32>, 256>; // columns of normed
-#end
-#end
+const ROUND: u32 = 3u; // shares of normed that become integers together
+var<workgroup> terms: array<vec4<f32>, 768>; // sums of all groups but the first; then columns of normed [ROUND, 256]
 
 @compute @workgroup_size({THREADS})
 fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
@@ -132,15 +127,18 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
     }
 #if {INTEGERS}
     if first {
-        terms[thread] = normed{i};
+        terms[thread + {i}u % ROUND * 256u] = normed{i};
     }
-    workgroupBarrier();
-    let sixteen{i} = {i}u * 64u + lane;
-    if lane < 64u && sixteen{i} * 4u < params.width4 {
-        let at = 4u * lane;
-        store_sixteen(sixteen{i}, terms[at], terms[at + 1u], terms[at + 2u], terms[at + 3u]);
+    // After the last share of a round, or of the row.
+    if ({i}u + 1u) % ROUND * ({SHARES}u - 1u - {i}u) == 0u {
+        workgroupBarrier();
+        let sixteen = {i}u / ROUND * ROUND * 64u + lane;
+        if sixteen < ({i}u + 1u) * 64u && sixteen * 4u < params.width4 {
+            let at = 4u * lane;
+            store_sixteen(sixteen, terms[at], terms[at + 1u], terms[at + 2u], terms[at + 3u]);
+        }
+        workgroupBarrier();
     }
-    workgroupBarrier();
 #end
 #end
 }

@@ -102,7 +102,7 @@ impl<'a> Decoder<'a> {
             states,
             values: output,
         };
-        delta::forward_carried(rec, &of_net, carried, &self.past, &saved, output);
+        delta::forward_carried(rec, &of_net, carried, &self.w.tokens, &saved, output);
         let (of_heads, normed_heads) = (output.reshaped(head_size), normed.reshaped(head_size));
         rms_norm::plain::forward(rec, &normed_heads, &of_heads, &net.norm, None, 1.0, rows * value_heads);
         let (gated, normed) = (w.wide.reshaped(shape.values()), normed.reshaped(shape.values()));

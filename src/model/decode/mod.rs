@@ -49,7 +49,6 @@ pub struct Decoder<'a> {
     adapter: Option<Applied>,
     caches: Vec<Option<Cache>>, // by layer; `None` if the layer uses another layer's cache
     states: Vec<Option<Carried>>, // by layer; `None` if the layer has no delta net
-    past: wgpu::Buffer,         // [1]
     len: usize,
     /// Maximum number of tokens that the caches have held since they were last empty. A ring has overwritten older ones.
     seen: usize,
@@ -79,7 +78,6 @@ impl<'a> Decoder<'a> {
             adapter: adapter.map(upload).transpose()?,
             caches: (0..config.layers.len()).map(cache).collect::<Result<_, _>>()?,
             states: config.layers.iter().map(state).collect::<Result<_, _>>()?,
-            past: w.gpu.buffer("past", 4)?,
             len: 0,
             seen: 0,
             one_token: None,
@@ -183,8 +181,7 @@ impl<'a> Decoder<'a> {
         let w = self.w;
         assert!((1..=w.lengths.chunk).contains(&ids.len()), "a pass takes one token to a chunk of them");
         assert!(self.len + ids.len() <= w.lengths.context, "the sequence stays within its context");
-        w.gpu.write(&w.ids, ids);
-        w.gpu.write(&self.past, &[self.len as u32]);
+        w.gpu.write(&w.tokens, &[&[self.len as u32], ids].concat());
         if let Some(table) = w.model.base.tensor("per_layer_token_embd") {
             let rows = w.model.base.read_rows(&table, ids).await.map_err(GpuError::read)?;
             w.gpu.write(&w.table, &planes::to_planes(table.ty, ids.len(), &rows));

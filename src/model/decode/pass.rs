@@ -54,7 +54,7 @@ impl<'a> Decoder<'a> {
     fn embed(&self, rec: &mut Recorder<'a>, rows: usize) {
         let (w, model) = (self.w, self.w.model);
         let factor = model.config().embedding_scale;
-        embedding::forward(rec, &w.stream, &w.ids, 0, &model.token_embd, 0, factor, rows);
+        embedding::forward(rec, &w.stream, &w.tokens, 1, &model.token_embd, 0, factor, rows);
         self.per_layer_inputs(rec, rows);
         rms_norm::plain::forward(rec, &w.normed, &w.stream, &model.layers[0].attn_norm, None, 1.0, rows);
     }
@@ -89,13 +89,13 @@ impl<'a> Decoder<'a> {
             cache,
             tables: lw.rope.as_ref().expect("the layer has attention").each_ref(),
         };
-        cached_heads::forward(rec, &products, &shape, up.as_ref(), &self.past, rows);
+        cached_heads::forward(rec, &products, &shape, up.as_ref(), &w.tokens, rows);
         let sinks = lw.sinks.as_ref();
         let shape =
             CachedAttention { heads, gated: l.output_gate, kv_heads, head_size, window: l.window, sinks };
         let mut attention = w.wide.reshaped(heads * head_size);
         let context = w.lengths.context;
-        shape.forward(rec, &attention, &products, cache, &self.past, context, &w.parts, rows);
+        shape.forward(rec, &attention, &products, cache, &w.tokens, context, &w.parts, rows);
         if let (true, Some(buffers)) = (l.output_gate, &w.delta) {
             let gated = buffers.normed.reshaped(heads * head_size);
             let [y, x, both] = [&gated, &attention, &products].map(|rows| rows.clone().into());

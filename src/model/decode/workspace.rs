@@ -58,7 +58,7 @@ pub struct Workspace<'a> {
     pub(super) model: &'a Model<'a>,
     pub(super) lengths: Lengths,
     pub(super) model_proj: Option<Weight>, // [L·P, D]: one product for all layers
-    pub(super) ids: wgpu::Buffer,          // [chunk]
+    pub(super) tokens: wgpu::Buffer,       // number of tokens before the pass, and its ids [1 + chunk]
     pub(super) table: wgpu::Buffer,        // the ids' rows of the per-layer embeddings, in the file's format
     pub(super) stream: Rows,               // [chunk, D]
     pub(super) normed: Rows,               // [chunk, D]
@@ -126,7 +126,7 @@ impl<'a> Workspace<'a> {
             model,
             lengths: sizes.lengths,
             model_proj,
-            ids: gpu.buffer("token ids", (chunk * 4) as u64)?,
+            tokens: gpu.buffer("tokens", ((1 + chunk) * 4) as u64)?,
             table: gpu.buffer("per-layer embedding rows", (chunk * row_bytes + 16) as u64)?,
             stream: rows("stream", d)?,
             normed: rows("normed", d)?,
