@@ -3,7 +3,7 @@
 use std::mem::MaybeUninit;
 
 use super::error::one_line;
-use super::{Gpu, GpuError, Submission};
+use super::{Gpu, GpuError, Staging, Submission};
 
 /// Bytes of scratch for split products.
 pub(crate) const PARTIAL_SUMS: u64 = 64 << 20;
@@ -177,11 +177,17 @@ impl Gpu {
             self.read_pieces(buffer, offset, bytemuck::cast_slice_mut(&mut values)).await?;
             return Ok(values);
         }
+        self.read_staging(&self.start_read(buffer, offset, bytes), len).await
+    }
+
+    /// Copies `bytes` of `buffer` from byte `offset` (a multiple of 4) on, after everything submitted so far, to where the host reads them:
+    /// [`Gpu::read_staging`].
+    pub fn start_read(&self, buffer: &wgpu::Buffer, offset: u64, bytes: u64) -> Staging {
         let staging = self.staging(bytes);
         let mut encoder = self.device.create_command_encoder(&Default::default());
         encoder.copy_buffer_to_buffer(buffer, offset, &staging.buffer, 0, bytes.next_multiple_of(4));
         self.send(Some(encoder.finish()));
-        self.read_staging(&staging, len).await
+        staging
     }
 
     /// Maps all of `buffer` for the host, after `wait` has waited for the device.

@@ -55,6 +55,7 @@ pub struct Kernels {
     matrix_lanes: u32,
     software_lanes: Option<u32>,
     workgroups_to_fill: usize,
+    orders_storage: bool,
     cuda: Option<Least>,
 }
 
@@ -163,7 +164,7 @@ impl Kernels {
     /// Whether a barrier orders storage for the whole device, so that the last workgroup to finish a part of a sum can add up the parts: where
     /// there are matrices of 16×16, all drivers do that.
     pub fn orders_storage(&self) -> bool {
-        self.tier == Tier::Coop16
+        self.orders_storage
     }
 
     /// These kernels without those of CUDA.
@@ -187,6 +188,11 @@ impl Kernels {
     /// These kernels, with products split as on a device that `workgroups` workgroups keep busy.
     pub fn filling(self, workgroups: usize) -> Kernels {
         Kernels { workgroups_to_fill: workgroups, ..self }
+    }
+
+    /// These kernels, as on a device that orders storage.
+    pub fn ordering_storage(self) -> Kernels {
+        Kernels { orders_storage: true, ..self }
     }
 }
 
@@ -231,6 +237,7 @@ impl Gpu {
             software_lanes: self.software.then_some(self.info.subgroup_min_size),
             // A software device has only a few cores, and each dispatch is expensive.
             workgroups_to_fill: if self.is_software() { 0 } else { 4096 },
+            orders_storage: tier == Tier::Coop16,
             cuda: (tier == Tier::Coop16 && self.has_cuda()).then_some(WORTH_CUDA),
         })
     }

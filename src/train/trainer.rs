@@ -198,9 +198,11 @@ impl<'a> Trainer<'a> {
         let mut rec = Recorder::new(self.gpu);
         let update = self.update(&mut rec, step.loss_tokens, optimizer, learning_rate);
         rec.submit()?;
+        // One wait for both results.
+        let state = self.gpu.start_read(&self.adapter.clip.state, 0, size_of::<ClipState>() as u64);
         self.upload_announced().await?;
         let (loss, preference) = self.loss(step).await?;
-        let state = self.gpu.read::<ClipState>(&self.adapter.clip.state, 1).await?[0];
+        let state = self.gpu.read_staging::<ClipState>(&state, 1).await?[0];
         if let Some(exchange) = &*self.exchange.lock().expect("lock is not poisoned") {
             exchange.check(number, &state)?;
         }

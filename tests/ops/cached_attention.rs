@@ -83,3 +83,8 @@ pub fn forward(gpu: &Gpu) -> Outcome {
     }
     check.done()
 }
+
+/// With keys split, of which the last workgroup of each block of queries adds up the parts.
+pub fn arriving(gpu: &Gpu) -> Outcome {
+    forward(&gpu.with_kernels(gpu.kernels().filling(1 << 20).ordering_storage()))
+}

@@ -98,9 +98,7 @@ const CASES: [Case; 117] = [
     case("block_end", "many threads per row", F32, |gpu| split(gpu, decoding::residual_and_next)),
     case("cached_attention", "forward", F32, cached_attention::forward),
     case("cached_attention", "forward, keys split", F32, |gpu| split(gpu, cached_attention::forward)),
-    case("cached_attention", "forward, keys split, the last workgroup adds up", PACKED, |gpu| {
-        split(gpu, cached_attention::forward)
-    }),
+    case("cached_attention", "forward, the last workgroup adds up", F32, cached_attention::arriving),
     case("cached_gated", "feed-forward and per-layer inputs", F32, decoding::gates),
     case("cached_gated", "many threads per column", F32, |gpu| split(gpu, decoding::gates)),
     case("bias", "added to some columns", F32, elementwise::biases),
