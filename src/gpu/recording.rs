@@ -6,8 +6,7 @@ use std::time::Duration;
 use super::command::{Command, Encoded};
 use super::{Gpu, GpuError};
 
-/// Commands of a submission's first part, which the device runs while the others are on their way. All of wgpu's work for a token of e2b
-/// takes some 200 µs.
+/// Commands of a submission's first part. The device runs it while the host submits the others, which takes some 200 µs for a token of e2b.
 const FIRST_COMMANDS: usize = 8;
 
 /// Time for which a thread polls a device that is about to finish, at most: a thread that blocks goes on some 150 µs late (Linux, H200), a
