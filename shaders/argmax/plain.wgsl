@@ -28,7 +28,6 @@ fn larger(a: Likeliest, b: Likeliest) -> Likeliest {
     return a;
 }
 
-// For the first thread.
 fn of_workgroup(mine: Likeliest, lane: u32) -> Likeliest {
     found[lane] = mine;
     workgroupBarrier();

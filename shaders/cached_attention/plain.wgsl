@@ -285,13 +285,16 @@ fn sum_of_groups(value: vec4<f32>, lane: u32, across: u32, groups: u32) -> vec4<
     return sum;
 }
 
+#if !{ARRIVING}
 // One workgroup per token and head.
 @compute @workgroup_size({THREADS})
 fn combine(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     add_up(group.y * params.heads + group.x, group.x, true, lane);
 }
 
-// Adds up the parts of a token's head; the threads share the columns and the parts. Stores the sum where the token is there.
+#end
+// Adds up the parts of a token's head, and stores the sum where the token is there. The threads of a column share the parts. Every column has
+// one or more: only kernels of 256 threads have several parts.
 fn add_up(row_head: u32, head: u32, there: bool, lane: u32) {
     let at = row_head * params.splits;
     // The first parts, which wait for no weight.
@@ -324,29 +327,22 @@ fn add_up(row_head: u32, head: u32, there: bool, lane: u32) {
 #if {SINKS}
     total += exp(min(sinks[head] - largest, 80.0));
 #end
-    for (var first = 0u; first < HEAD_SIZE4; first += THREADS) {
-        let c = first + own_column;
-        var sum = vec4<f32>();
-        if own < groups && c < HEAD_SIZE4 {
-            var s = own;
-            if first == 0u {
+    var sum = vec4<f32>();
+    if own < groups {
 #for m in 0..{LOADS}
-                sum += weight_of(own + {m}u * groups) * part{m};
+        sum += weight_of(own + {m}u * groups) * part{m};
 #end
-                s += {LOADS}u * groups;
-            }
-            for (; s < params.splits; s += groups) {
-                sum += scores[s] * part_at(at + s, c);
-            }
+        for (var s = own + {LOADS}u * groups; s < params.splits; s += groups) {
+            sum += scores[s] * part_at(at + s, own_column);
         }
-        sum = sum_of_groups(sum, lane, across, groups);
-        if there && lane < across && c < HEAD_SIZE4 {
-            result[row_head * HEAD_SIZE4 + c] = sum / total;
-        }
+    }
+    sum = sum_of_groups(sum, lane, across, groups);
+    if there && lane < across {
+        result[row_head * HEAD_SIZE4 + lane] = sum / total;
     }
 }
 
-// The weight of a part in `combine`.
+// The weight of a part in `add_up`.
 fn weight_of(part: u32) -> f32 {
     return select(0.0, scores[part], part < params.splits);
 }

@@ -56,10 +56,7 @@ impl Threads {
 
 /// Sizes that passes of every length ask for.
 pub(crate) fn sizes() -> Vec<Vec<(&'static str, u32)>> {
-    let each = |threads: Threads, sinks, arriving| {
-        [&threads.sizes()[..], &[("SINKS", sinks), ("ARRIVING", arriving)]].concat()
-    };
-    let sizes = [
+    let variants = [
         (ALONE, 0, 0),
         (ALONE, 1, 0),
         (TOGETHER, 0, 0),
@@ -67,7 +64,10 @@ pub(crate) fn sizes() -> Vec<Vec<(&'static str, u32)>> {
         (TOGETHER, 0, 1),
         (TOGETHER, 1, 1),
     ];
-    sizes.map(|(threads, sinks, arriving)| each(threads, sinks, arriving)).to_vec()
+    let sizes = |(threads, sinks, arriving): (Threads, u32, u32)| {
+        [&threads.sizes()[..], &[("SINKS", sinks), ("ARRIVING", arriving)]].concat()
+    };
+    variants.map(sizes).to_vec()
 }
 
 /// The shape of one layer.
