@@ -7,7 +7,7 @@
 @group(0) @binding(1) var<storage, read> x: array<vec4<f16>>;              // [D/16, T/16, 16, 16]
 @group(0) @binding(8) var<storage, read> x_factors: array<f32>;            // [T]
 #else
-@group(0) @binding(1) var<storage, read> x: array<vec4<f32>>;              // [T, D]
+@group(0) @binding(1) var<storage, read> x: array<vec4<f32>>;              // [T, D], or parts of it
 #end
 
 const ROWS: u32 = 4u;       // per workgroup

@@ -1,6 +1,7 @@
 // Adds the norm of a block's result to the residual stream, y = scale·(residual + x·rstd·w) as in shaders/rms_norm/plain.wgsl, and packs the
 // operand of the next products: y itself or its own norm (shaders/pack/plain.wgsl). 64 threads take a row and keep it in registers, EACH vec4s
 // per thread, until its largest value is known. x may come packed itself; or it is rounded as packing does (ROUNDED), and stored for backward.
+// In f32, x may be the sum of parts. With KEPT, y is rounded as well, before its norm, and packed beside it.
 enable f16;
 #import common/norm
 
@@ -9,12 +10,14 @@ struct Params {
     rows: u32,      // T
     tiles: u32,     // stride between columns of matrices: T/16 or more
     x_tiles: u32,   // as tiles, of a packed x
+    y_tiles: u32,   // likewise, of a packed y
     width4: u32,    // D / 4
     packed4: u32,   // columns to write, / 4: D rounded up to 64
     stored: u32,    // 1: store y in f32
     x_stored: u32,  // 1: store rounded x
     eps: f32,
     next_eps: f32,  // of y's own norm
+    parts: u32,     // of x in f32
     scale: f32,
 }
 
@@ -35,6 +38,11 @@ struct Params {
 @group(0) @binding(9) var<storage, read_write> x_packed: array<vec4<f16>>; // [D/16, T/16, 16, 16]
 #end
 
+#if {KEPT}
+@group(0) @binding(10) var<storage, read_write> y_factors: array<f32>;      // [T]
+@group(0) @binding(11) var<storage, read_write> y_packed: array<vec4<f16>>; // [D/16, T/16, 16, 16]
+#end
+
 @compute @workgroup_size(256)
 fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let row = group.x * ROWS + lane / THREADS;
@@ -52,6 +60,13 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
     let w{i} = w[read{i}];
 #end
     let r{i} = residual[at + read{i}];
+#end
+#if !{MATRICES}
+    for (var s = 1u; s < params.parts; s++) {
+#for i in 0..{EACH}
+        x{i} += x[(s * params.rows + token) * params.width4 + read{i}];
+#end
+    }
 #end
 #if {ROUNDED}
     var most_read = 0.0;
@@ -84,10 +99,28 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
     square = 0.0;
 #for i in 0..{EACH}
 #if {IDENTITY}
-    let y{i} = select(vec4<f32>(), params.scale * (x{i} + r{i}), c{i} < end);
+    var y{i} = select(vec4<f32>(), params.scale * (x{i} + r{i}), c{i} < end);
 #else
-    let y{i} = select(vec4<f32>(), params.scale * (x{i} * rstd * w{i} + r{i}), c{i} < end);
+    var y{i} = select(vec4<f32>(), params.scale * (x{i} * rstd * w{i} + r{i}), c{i} < end);
 #end
+#end
+#if {KEPT}
+#for i in 0..{EACH}
+    most = max(most, most4(y{i}));
+#end
+    reduce_row(0.0, most, lane);
+    let y_e = exponent(largest[leader]);
+    if first == 0u && row < params.rows {
+        y_factors[row] = undoing(y_e);
+    }
+#for i in 0..{EACH}
+    let y_half{i} = rounded4(scaling(y_e) * y{i}, params.rows >> 31u);
+    if c{i} < params.packed4 {
+        y_packed[packed_at(params.y_tiles, row, c{i})] = vec4<f16>(y_half{i});
+    }
+    y{i} = undoing(y_e) * y_half{i};
+#end
+    most = 0.0;
 #end
 #if {NORMED}
 #for i in 0..{EACH}

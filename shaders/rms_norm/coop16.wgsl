@@ -1,19 +1,22 @@
 // The norm of shaders/rms_norm/plain.wgsl and its gradient, packed as operands of products on cooperative matrices
-// (shaders/pack/plain.wgsl), or with ADDS the gradient added to f32: dx = scale·(dx + gradient). 64 threads take a row and keep it in
-// registers, EACH vec4s per thread, until its largest value is known. x may come packed itself.
+// (shaders/pack/plain.wgsl). 64 threads take a row and keep it in registers, EACH vec4s per thread, until its largest value is known. x may
+// come packed itself. What backward packs is the gradient of dy (PACKS), or with IDENTITY dy itself. dy may be what this kernel adds to f32
+// first: the sum of parts (SUMS), or the gradient of another norm, whose result has the parts' sum as its gradient (ADDS).
 enable f16;
 #import common/norm
 
 // Twin of `Params` in src/ops/rms_norm/coop16.rs.
 struct Params {
-    rows: u32,      // T
-    tiles: u32,     // stride between columns of matrices: T/16 or more
-    x_tiles: u32,   // as tiles, of a packed x
-    width4: u32,    // D / 4
-    packed4: u32,   // columns to write, / 4: D rounded up to 64
+    rows: u32,          // T
+    tiles: u32,         // stride between columns of matrices: T/16 or more
+    x_tiles: u32,       // as tiles, of a packed x
+    added_tiles: u32,   // likewise, of a packed added_x
+    width4: u32,        // D / 4
+    packed4: u32,       // columns to write, / 4: D rounded up to 64
     eps: f32,
-    scale: f32,
-    parts: u32,     // of dy
+    added_eps: f32,
+    scale: f32,         // of dx, with ADDS
+    parts: u32,         // of dy
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
@@ -22,8 +25,38 @@ struct Params {
 @group(0) @binding(4) var<storage, read_write> factors: array<f32>;        // [T]
 @group(0) @binding(5) var<storage, read> dy: array<vec4<f32>>;             // [parts, T, D]
 @group(0) @binding(6) var<storage, read_write> dx: array<vec4<f32>>;       // [T, D]
+#if {ADDED_MATRICES}
+@group(0) @binding(9) var<storage, read> added_x: array<vec4<f16>>;        // [D/16, T/16, 16, 16]
+@group(0) @binding(10) var<storage, read> added_factors: array<f32>;       // [T]
+#else
+@group(0) @binding(9) var<storage, read> added_x: array<vec4<f32>>;        // [T, D]
+#end
+@group(0) @binding(11) var<storage, read> added_w: array<vec4<f32>>;       // [D]
 
 var<workgroup> products: array<f32, 256>;
+
+fn added4(row: u32, c: u32) -> vec4<f32> {
+#if {ADDED_MATRICES}
+    return added_factors[row] * vec4<f32>(added_x[packed_at(params.added_tiles, row, c)]);
+#else
+    return added_x[row * params.width4 + c];
+#end
+}
+
+// Stores the sums of squares and of products over the threads of a row in the places of the row's first thread.
+fn reduce_products(square: f32, product: f32, lane: u32) {
+    workgroupBarrier();
+    squares[lane] = square;
+    products[lane] = product;
+    for (var step = THREADS / 2u; step > 0u; step /= 2u) {
+        workgroupBarrier();
+        if lane % THREADS < step {
+            squares[lane] += squares[lane + step];
+            products[lane] += products[lane + step];
+        }
+    }
+    workgroupBarrier();
+}
 
 // y = x·rstd·w
 @compute @workgroup_size(256)
@@ -60,67 +93,80 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
 #end
 }
 
-// dx = rstd·(g − x·rstd²·mean(g·x)), g = w·dy
+// rstd·(g − x·rstd²·mean(g·x)), g = w·dy
 @compute @workgroup_size(256)
 fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let row = group.x * ROWS + lane / THREADS;
     let first = lane % THREADS;
+    let leader = lane - first;
     let token = min(row, params.rows - 1u);
+    let at = token * params.width4;
     let end = select(0u, params.width4, row < params.rows);
-    var square = 0.0;
-    var product = 0.0;
 #for i in 0..{EACH}
     let c{i} = first + {i}u * THREADS;
     let read{i} = min(c{i}, params.width4 - 1u);
-    let x{i} = select(vec4<f32>(), source4(token, read{i}), c{i} < end);
     var dy{i} = vec4<f32>();
 #end
     for (var s = 0u; s < params.parts; s++) {
 #for i in 0..{EACH}
-        dy{i} += dy[(s * params.rows + token) * params.width4 + read{i}];
+        dy{i} += dy[s * params.rows * params.width4 + at + read{i}];
 #end
     }
+#if {ADDS}
+    var added_square = 0.0;
+    var added_product = 0.0;
 #for i in 0..{EACH}
-    let g{i} = select(vec4<f32>(), w[read{i}] * dy{i}, c{i} < end);
+    let added_x{i} = select(vec4<f32>(), added4(token, read{i}), c{i} < end);
+    let added_g{i} = select(vec4<f32>(), added_w[read{i}] * dy{i}, c{i} < end);
+    added_square += dot(added_x{i}, added_x{i});
+    added_product += dot(added_g{i}, added_x{i});
 #end
+    reduce_products(added_square, added_product, lane);
+    let added_rstd = rstd_of(squares[leader], params.width4, params.added_eps);
+    let added_along = added_rstd * added_rstd * (products[leader] / f32(params.width4 * 4u));
 #for i in 0..{EACH}
+    dy{i} = params.scale * (dx[at + read{i}] + added_rstd * (added_g{i} - added_x{i} * added_along));
+#end
+#end
+#if {SUMS}
+#for i in 0..{EACH}
+    dy{i} += dx[at + read{i}];
+#end
+#end
+#if {STORES}
+#for i in 0..{EACH}
+    if c{i} < end {
+        dx[at + c{i}] = dy{i};
+    }
+#end
+#end
+#if {PACKS}
+#if {IDENTITY}
+    let rstd = 1.0;
+    let along = 0.0;
+#for i in 0..{EACH}
+    let g{i} = select(vec4<f32>(), dy{i}, c{i} < end);
+    let x{i} = vec4<f32>();
+#end
+#else
+    var square = 0.0;
+    var product = 0.0;
+#for i in 0..{EACH}
+    let x{i} = select(vec4<f32>(), source4(token, read{i}), c{i} < end);
+    let g{i} = select(vec4<f32>(), w[read{i}] * dy{i}, c{i} < end);
     square += dot(x{i}, x{i});
     product += dot(g{i}, x{i});
 #end
-    squares[lane] = square;
-    products[lane] = product;
-    for (var step = THREADS / 2u; step > 0u; step /= 2u) {
-        workgroupBarrier();
-        if first < step {
-            squares[lane] += squares[lane + step];
-            products[lane] += products[lane + step];
-        }
-    }
-    workgroupBarrier();
-    let leader = lane / THREADS * THREADS;
+    reduce_products(square, product, lane);
     let rstd = rstd_of(squares[leader], params.width4, params.eps);
     let along = rstd * rstd * (products[leader] / f32(params.width4 * 4u));
-#if {ADDS}
-#for i in 0..{EACH}
-    if c{i} < end {
-        let at{i} = token * params.width4 + c{i};
-        dx[at{i}] = params.scale * (dx[at{i}] + rstd * (g{i} - x{i} * along));
-    }
 #end
-#else
     var most = 0.0;
 #for i in 0..{EACH}
     let d{i} = rstd * (g{i} - x{i} * along);
     most = max(most, most4(d{i}));
 #end
-    largest[lane] = most;
-    for (var step = THREADS / 2u; step > 0u; step /= 2u) {
-        workgroupBarrier();
-        if first < step {
-            largest[lane] = max(largest[lane], largest[lane + step]);
-        }
-    }
-    workgroupBarrier();
+    reduce_row(0.0, most, lane);
     let e = exponent(largest[leader]);
     if first == 0u && row < params.rows {
         factors[row] = undoing(e);

@@ -8,6 +8,7 @@ use crate::ops::act::Act;
 use crate::ops::dropout::Mask;
 use crate::ops::dropout::grouped::ExpertMask;
 use crate::ops::linear::experts::ExpertLora;
+use crate::ops::linear::{self, Projection};
 use crate::ops::lora::{Input, Lora};
 use crate::ops::pass::Pass;
 
@@ -25,6 +26,11 @@ impl<'a> Batch<'a> {
     /// All tokens.
     pub fn all(&self) -> Chunk {
         Chunk { first: 0, tokens: self.inputs.tokens }
+    }
+
+    /// Whether one chunk has all tokens.
+    pub fn is_whole(&self) -> bool {
+        self.acts.chunks(self.inputs.tokens).count() == 1
     }
 
     /// A pass over `chunk`.
@@ -61,6 +67,22 @@ impl<'a> Batch<'a> {
             scale,
             mask: mask.map(|mask| ExpertMask { mask, first_token }),
         })
+    }
+
+    /// The output projection of attention, left in parts where one chunk of tokens follows: see [`linear::forward_in_parts`].
+    pub fn output_forward(
+        &self,
+        p: &mut Pass,
+        outputs: &[Projection],
+        x: &Act,
+        lora: Option<Lora>,
+        z: &Act,
+    ) -> u32 {
+        if self.is_whole() {
+            return linear::forward_in_parts(p, outputs, x, lora, z);
+        }
+        linear::forward(p, outputs, x, lora, z);
+        0
     }
 
     /// The activations of layer `layer`, of `chunk`.

@@ -12,10 +12,10 @@ use crate::ops::delta::{self, Delta, Gradients};
 use crate::ops::linear::Projection;
 use crate::ops::lora::Input;
 use crate::ops::pass::Pass;
-use crate::ops::{gated, heads, linear, rms_norm};
+use crate::ops::{gated, heads, linear};
 
 impl Model<'_> {
-    /// From the normed input of layer `layer` to the output projection.
+    /// From the normed input of layer `layer` to the output projection, which may be left in parts: returns their number.
     pub(super) fn delta_forward(
         &self,
         p: &mut Pass,
@@ -23,7 +23,7 @@ impl Model<'_> {
         layer: usize,
         w: &DeltaLayer,
         a: &LayerActs,
-    ) {
+    ) -> u32 {
         let shape = self.delta_net(layer, w, batch.inputs);
         let outputs = [
             (Module::AttnQkv, &w.qkv, &a[Saved::MixerInput]),
@@ -40,10 +40,11 @@ impl Model<'_> {
         gated::forward(p, gated_output, &a[Saved::DeltaGate], &a[Saved::DeltaNormed], Activation::Silu);
         let outputs = [(Module::SsmOut, &w.out, &a[Saved::AttnOutput])];
         let lora = batch.lora(layer, Input::Attention);
-        linear::forward(p, &outputs, gated_output, lora, &a[Saved::ZOutput]);
+        batch.output_forward(p, &outputs, gated_output, lora, &a[Saved::ZOutput])
     }
 
-    /// From the gradient of the stream behind the delta net in `acts.dhidden` to that of the layer's input.
+    /// From the gradient of the output projection's result in `s.doutput` to that of the layer's input; returns the same as
+    /// [`Model::input_backward`].
     pub(super) fn delta_backward(
         &self,
         rec: &mut Recorder,
@@ -52,11 +53,9 @@ impl Model<'_> {
         w: &DeltaLayer,
         a: &LayerActs,
         s: &ScratchActs,
-    ) {
+    ) -> bool {
         let shape = self.delta_net(layer, w, batch.inputs);
         let p = &mut batch.pass(rec, batch.all());
-        let norm = &self.layers[layer].post_attention_norm;
-        rms_norm::backward(p, &s.doutput, &batch.acts.dhidden, &a[Saved::AttnOutput], norm);
         let gradients = [(Module::SsmOut, &w.out, &s.doutput)];
         let (x, dgated) = (&a[Saved::GatedAttention], &s[Temp::DGatedAttention]);
         let lora = batch.lora(layer, Input::Attention);
@@ -72,7 +71,7 @@ impl Model<'_> {
             (Module::AttnGate, &w.gate, &s[Temp::DDeltaGate]),
             (Module::AttnQkv, &w.qkv, &s[Temp::DMixerInput]),
         ];
-        self.input_backward(p, batch, layer, &gradients, a, s);
+        self.input_backward(p, batch, layer, &gradients, a, s)
     }
 
     fn delta_net<'a>(&self, layer: usize, w: &'a DeltaLayer, inputs: &'a Inputs) -> Delta<'a> {

@@ -15,6 +15,7 @@ use crate::ops::linear::Projection;
 use crate::ops::lora::Input;
 use crate::ops::pass::Pass;
 use crate::ops::per_layer::layer::Table;
+use crate::ops::rms_norm::Norm;
 use crate::ops::{attention, embedding, gated, heads, linear, norm_add, output_gate, per_layer, rms_norm};
 
 impl Model<'_> {
@@ -34,25 +35,34 @@ impl Model<'_> {
         let embeddings = input.staging();
         embedding::forward(rec, &embeddings, &inputs.ids, 0, &self.token_embd, 0, embedding_scale, tokens);
         input.store(rec, tokens);
+        let mut normed = false;
         for layer in 0..self.layers.len() {
-            self.attention_forward(rec, &batch, layer);
+            let parts = self.attention_forward(rec, &batch, layer, normed);
             self.fetch(rec, layer).await?;
             for chunk in acts.chunks(tokens) {
-                self.feed_forward(rec, &batch, layer, chunk);
+                normed = self.feed_forward(rec, &batch, layer, chunk, parts);
             }
         }
         Ok(())
     }
 
-    /// The first half of a layer, from its input to the output projection of attention.
-    pub(super) fn attention_forward(&self, rec: &mut Recorder, batch: &Batch, layer: usize) {
+    /// The first half of a layer, from its input, or its `normed` input where that is there, to the output projection of attention. Where one
+    /// chunk of tokens follows, the output may be left in parts, whose number is returned: see [`linear::forward_in_parts`].
+    pub(super) fn attention_forward(
+        &self,
+        rec: &mut Recorder,
+        batch: &Batch,
+        layer: usize,
+        normed: bool,
+    ) -> u32 {
         let w = &self.layers[layer];
         let l = &self.config().layers[layer];
         let a = batch.layer(layer, batch.all());
-        let input = a[Saved::Input].f32(rec, batch.inputs.tokens).into();
         let p = &mut batch.pass(rec, batch.all());
-
-        rms_norm::forward(p, &a[Saved::AttnNormed], &input, &w.attn_norm);
+        if !normed {
+            let input = a[Saved::Input].f32(p.rec, p.tokens).into();
+            rms_norm::forward(p, &a[Saved::AttnNormed], &input, &w.attn_norm);
+        }
         if let Some(delta) = &w.delta {
             return self.delta_forward(p, batch, layer, delta, &a);
         }
@@ -75,54 +85,95 @@ impl Model<'_> {
             output_gate::forward(p, output, &a[Saved::Attention], &a[Saved::MixerInput], l.heads);
         }
         let lora = batch.lora(layer, Input::Attention);
-        linear::forward(p, &w.attn_output(&a), output, lora, &a[Saved::ZOutput]);
+        let (outputs, z) = (w.attn_output(&a), &a[Saved::ZOutput]);
+        batch.output_forward(p, &outputs, output, lora, z)
     }
 
-    /// The second half, for the tokens of `chunk`: from attention's output projection to the next layer's input.
-    pub(super) fn feed_forward(&self, rec: &mut Recorder, batch: &Batch, layer: usize, chunk: Chunk) {
+    /// The second half, for the tokens of `chunk`: from attention's output projection, which may be in `parts`, to the next layer's input.
+    /// Returns whether that is normed, too.
+    pub(super) fn feed_forward(
+        &self,
+        rec: &mut Recorder,
+        batch: &Batch,
+        layer: usize,
+        chunk: Chunk,
+        parts: u32,
+    ) -> bool {
         let w = &self.layers[layer];
         let a = batch.layer(layer, chunk);
-        let next = batch.input(layer + 1, chunk.first);
         let stream = a[Saved::Input].staging().into();
         let after_attention = &a[Saved::AfterAttention];
         let ffn_normed = &a[Saved::FfnNormed];
         let p = &mut batch.pass(rec, chunk);
 
-        let attn_output = &a[Saved::AttnOutput];
+        let attn_output = (&a[Saved::AttnOutput], parts);
         let norm = &w.post_attention_norm;
-        match &w.dense {
+        let parts = match &w.dense {
             Some(dense) => {
                 let next = &w.ffn_norm;
                 norm_add::forward_then_norm(p, after_attention, ffn_normed, attn_output, norm, &stream, next);
-                self.dense_forward(p, batch, layer, dense, &a);
+                self.dense_forward(p, batch, layer, dense, &a)
             }
-            None => norm_add::forward(p, after_attention, attn_output, norm, &stream, 1.0),
-        }
-        let mut output = &a[Saved::Down];
+            None => {
+                norm_add::forward(p, after_attention, attn_output, norm, &stream, 1.0);
+                0
+            }
+        };
+        let mut output = (&a[Saved::Down], parts);
         if let (Some(experts), Some((acts, scratch))) = (&w.experts, batch.acts.experts(layer, chunk)) {
             experts.forward(p, batch, layer, after_attention, acts, scratch);
-            output = experts.with_dense(p, output, acts, scratch);
+            output = (experts.with_dense(p, output.0, acts, scratch), 0);
         }
         let Some(branch) = &w.per_layer else {
-            return norm_add::forward(p, &next, output, &w.post_ffw_norm, after_attention, w.output_scale);
+            return self.next_input(p, batch, layer, output, &w.post_ffw_norm, after_attention);
         };
         norm_add::forward(p, &a[Saved::AfterFfn], output, &w.post_ffw_norm, after_attention, 1.0);
-        self.per_layer_branch(p, batch, layer, branch, &a);
-        let proj = &a[Saved::Proj];
-        norm_add::forward(p, &next, proj, &branch.post_norm, &a[Saved::AfterFfn], w.output_scale);
+        let parts = self.per_layer_branch(p, batch, layer, branch, &a);
+        let proj = (&a[Saved::Proj], parts);
+        self.next_input(p, batch, layer, proj, &branch.post_norm, &a[Saved::AfterFfn])
     }
 
-    /// The dense feed-forward block, from its normed input to its output.
-    fn dense_forward(&self, p: &mut Pass, batch: &Batch, layer: usize, dense: &Dense, a: &LayerActs) {
+    /// The next layer's input, the scaled sum of the stream and of the norm of `x`; in forward, where one chunk of tokens follows, its norm
+    /// as well. Returns whether that is there.
+    fn next_input(
+        &self,
+        p: &mut Pass,
+        batch: &Batch,
+        layer: usize,
+        x: (&Act, u32),
+        norm: &Norm,
+        stream: &Act,
+    ) -> bool {
+        let (next, scale) = (batch.input(layer + 1, p.first), self.layers[layer].output_scale);
+        if let Some(above) = self.layers.get(layer + 1).filter(|_| batch.is_whole() && !batch.in_backward) {
+            let normed = &batch.layer(layer + 1, batch.all())[Saved::AttnNormed];
+            let norms = [norm, &above.attn_norm];
+            if norm_add::forward_kept_then_norm(p, [&next, normed], x, norms, stream, scale) {
+                return true;
+            }
+        }
+        norm_add::forward(p, &next, x, norm, stream, scale);
+        false
+    }
+
+    /// The dense feed-forward block, from its normed input to its output, which may be left in parts where no experts add to it: returns
+    /// their number.
+    fn dense_forward(&self, p: &mut Pass, batch: &Batch, layer: usize, dense: &Dense, a: &LayerActs) -> u32 {
         let lora = batch.lora(layer, Input::FfnNormed);
         linear::forward(p, &dense.gate_up(a), &a[Saved::FfnNormed], lora, &a[Saved::ZFfn]);
         let activation = self.config().layers[layer].activation;
         gated::forward(p, &a[Saved::Gated], &a[Saved::FfnGate], &a[Saved::FfnUp], activation);
         let lora = batch.lora(layer, Input::Gated);
-        linear::forward(p, &dense.output(a), &a[Saved::Gated], lora, &a[Saved::ZDown]);
+        let (output, gated, z) = (dense.output(a), &a[Saved::Gated], &a[Saved::ZDown]);
+        if self.layers[layer].experts.is_some() {
+            linear::forward(p, &output, gated, lora, z);
+            return 0;
+        }
+        linear::forward_in_parts(p, &output, gated, lora, z)
     }
 
-    /// The per-layer branch: the stream decides how much of a token's embedding for this layer is added to it.
+    /// The per-layer branch: the stream decides how much of a token's embedding for this layer is added to it. Its output may be left in
+    /// parts: returns their number.
     fn per_layer_branch(
         &self,
         p: &mut Pass,
@@ -130,14 +181,14 @@ impl Model<'_> {
         layer: usize,
         branch: &PerLayerBranch,
         a: &LayerActs,
-    ) {
+    ) -> u32 {
         self.per_layer_input(p, batch, layer, a);
         let lora = batch.lora(layer, Input::AfterFfn);
         linear::forward(p, &branch.inp_gate(a), &a[Saved::AfterFfn], lora, &a[Saved::ZGate]);
         let activation = self.config().per_layer_activation;
         gated::forward(p, &a[Saved::GatedInput], &a[Saved::InpGate], &a[Saved::PerLayerInput], activation);
         let lora = batch.lora(layer, Input::PerLayer);
-        linear::forward(p, &branch.proj(a), &a[Saved::GatedInput], lora, &a[Saved::ZProj]);
+        linear::forward_in_parts(p, &branch.proj(a), &a[Saved::GatedInput], lora, &a[Saved::ZProj])
     }
 
     /// `(√P·table[token] + norm(D^-½·model_proj·embedding))/√2` of one layer; the gate's buffer is scratch here.

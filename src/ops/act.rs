@@ -179,6 +179,11 @@ impl Act {
         }
     }
 
+    /// Whether the op that reads the values first packs them.
+    pub(in crate::ops) fn is_packed_by_reader(&self) -> bool {
+        self.fresh().is_some()
+    }
+
     /// Packs `count` rows, where the op that reads them should have.
     pub(in crate::ops) fn store_fresh(&self, rec: &mut Recorder, count: usize) {
         if let (Some(rows), Some(tiles)) = (self.fresh(), self.tiles()) {

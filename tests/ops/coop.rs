@@ -8,9 +8,6 @@ use rullama_train::ops::lora::coop16 as coop_lora;
 use rullama_train::ops::lora::coop16_gradients::{FEW, Gradient, gradients as adapter_gradients};
 use rullama_train::ops::lora::coop16_project::{Member, project, project_back};
 use rullama_train::ops::pack::Packed;
-use rullama_train::ops::partial_sums::{Unsummed, add_up};
-use rullama_train::ops::rms_norm::Norm;
-use rullama_train::ops::rms_norm::coop16 as coop_norm;
 use rullama_train::reference;
 
 use super::check::{Block, Check, Held, Outcome, Tolerance, run, scaled, sum, values, wide};
@@ -118,45 +115,6 @@ pub fn backward(gpu: &Gpu) -> Outcome {
             })?;
             check.close(&name, k, &leveled(&dx.read(gpu, &name)?, k), &leveled(&expected, k))?;
         }
-    }
-    check.done()
-}
-
-/// The sum of two products' parts, as the gradient of a norm's output, and of one product's parts, as the input of a norm.
-pub fn unsummed(gpu: &Gpu) -> Outcome {
-    let mut check = Check::new("products in parts, 16×16", HALF);
-    for (t, k, widths) in [(65, 256, [1024, 68]), (33, 512, [516, 2048])] {
-        let name = format!("T={t} K={k} N={widths:?}");
-        let (x, w, before) = (rows(1, t, k, false), values(2, k), values(3, t * k));
-        let dy = [(4, widths[0]), (5, widths[1])].map(|(seed, n)| rows(seed, t, n, false));
-        let weights = widths.map(|n| random_weight(gpu, GgmlType::Q8_0, n, k, false));
-        let each = [0, 1].map(|i| reference::linear::backward(&wide(&dy[i]), &weights[i].1, k));
-        let dnormed = sum(&each[0], &each[1]);
-        let dx = reference::rms_norm::backward(&dnormed, &wide(&x), Some(&wide(&w)), k, 1e-6);
-        let expected = scaled(0.5, &sum(&wide(&before), &dx));
-        let norm = Norm::new(gpu, "norm", Some(&w), k, 1e-6)?;
-        let first = packed(gpu, &Block::input(gpu, (0, 0), widths[0], &dy[0]), widths[0], t)?;
-        let second = packed(gpu, &Block::input(gpu, (0, 0), widths[1], &dy[1]), widths[1], t)?;
-        let (x, to) = (Block::input(gpu, (0, 0), k, &x), Block::in_out(gpu, (0, 0), k, &before));
-        let untouched = Block::output(gpu, (0, 0), k, t);
-        run(gpu, |rec| {
-            let mut parts = Unsummed::new(t, k, 2).expect("there is room");
-            for (dy, (weight, _)) in [&first, &second].into_iter().zip(&weights) {
-                let (dx, parts) = (untouched.view(), Some(&mut parts));
-                coop_linear::backward_onto(rec, dx, dy, weight, 1.0, None, t, false, parts);
-            }
-            let dy = (&untouched.rows, parts.count);
-            coop_norm::backward_add(rec, &to.rows, dy, &x.rows.clone().into(), &norm, t, 0.5);
-        })?;
-        check.close(&name, k, &to.read(gpu, &name)?, &expected)?;
-        let in_place = Block::output(gpu, (0, 0), k, t);
-        run(gpu, |rec| {
-            let mut parts = Unsummed::new(t, k, 1).expect("there is room");
-            let (weight, dx) = (&weights[0].0, untouched.view());
-            coop_linear::backward_onto(rec, dx, &first, weight, 1.0, None, t, false, Some(&mut parts));
-            add_up(rec, &in_place.rows, t, parts.count);
-        })?;
-        check.close(&format!("added up {name}"), k, &in_place.read(gpu, &name)?, &each[0])?;
     }
     check.done()
 }

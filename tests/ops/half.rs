@@ -14,7 +14,7 @@ use rullama_train::ops::norm_add::coop16 as coop_residual;
 use rullama_train::ops::norm_add::coop16::Then;
 use rullama_train::ops::pack::Packed;
 use rullama_train::ops::rms_norm::Norm;
-use rullama_train::ops::rms_norm::coop16 as coop_norm;
+use rullama_train::ops::rms_norm::coop16::{self as coop_norm, Through};
 use rullama_train::ops::row_status::Verdicts;
 use rullama_train::reference;
 
@@ -109,12 +109,52 @@ pub fn norms(gpu: &Gpu) -> Outcome {
             base.iter().zip(&expected_dx).map(|(base, dx)| 0.5 * (f64::from(*base) + dx)).collect();
         for (what, x) in [("x", Act::from(x.rows.clone())), ("packed x", Act::tiled(packed, None))] {
             let to = Block::in_out(gpu, (0, 0), width, &base);
-            run(gpu, |rec| coop_norm::backward_add(rec, &to.rows, (&dy.rows, 0), &x, &norm, height, 0.5))?;
+            run(gpu, |rec| {
+                coop_norm::backward_add(rec, &to.rows, (&dy.rows, 0), &x, &norm, height, 0.5, None)
+            })?;
             let name = format!("added dx of {what} {name}");
             check.close(&name, width, &leveled(&to.read(gpu, &name)?), &leveled(&added))?;
         }
+        passed_on(gpu, &mut check, (height, width), &dy, &norm)?;
     }
     check.done()
+}
+
+/// A gradient that passes a norm, is added to the stream, and passes a second norm, or is packed.
+fn passed_on(
+    gpu: &Gpu,
+    check: &mut Check,
+    (height, width): (usize, usize),
+    dy: &Block,
+    norm: &Norm,
+) -> Outcome {
+    let [x, base, next_x] = [5, 6, 7].map(|seed| values(seed, height * width));
+    let (w, next_w) = (wide(&values(2, width)), values(8, width));
+    let (dy_values, eps) = (wide(&values(3, height * width)), f64::from(EPS));
+    let dx = reference::rms_norm::backward(&dy_values, &wide(&x), Some(&w), width, eps);
+    let sum: Vec<f64> = wide(&base).iter().zip(&dx).map(|(base, dx)| 0.5 * (base + dx)).collect();
+    let through = reference::rms_norm::backward(&sum, &wide(&next_x), Some(&wide(&next_w)), width, eps);
+    let [x, next_x] = [&x, &next_x].map(|x| Block::input(gpu, (0, 0), width, x));
+    let next = Norm::new(gpu, "norm", Some(&next_w), width, EPS)?;
+    let (dx, packed) = (Packed::new(gpu, "dx", height, width)?, Packed::new(gpu, "x", height, width)?);
+    run(gpu, |rec| packed.pack(rec, next_x.view(), width, height))?;
+    for (what, x2, norm2, expected) in [
+        ("norm", Act::from(next_x.rows.clone()), &next, &through),
+        ("norm of packed x", Act::tiled(packed, None), &next, &through),
+        ("nothing", Act::from(next_x.rows.clone()), &Norm::identity(width), &sum),
+    ] {
+        let name = format!("[{height}, {width}] through {what}");
+        make_stale(gpu, &dx, width, height);
+        let to = Block::in_out(gpu, (0, 0), width, &base);
+        let next = Through { dx: &dx, x: &x2, norm: norm2 };
+        let act = x.rows.clone().into();
+        run(gpu, |rec| {
+            coop_norm::backward_add(rec, &to.rows, (&dy.rows, 0), &act, norm, height, 0.5, Some(next))
+        })?;
+        check.close(&format!("added, {name}"), width, &to.read(gpu, &name)?, &sum)?;
+        check.close(&name, width, &unpacked(gpu, &dx, width, height, &name)?, expected)?;
+    }
+    Ok(())
 }
 
 /// A norm added to the residual stream, and the packed operand.
@@ -163,7 +203,7 @@ pub fn residuals(gpu: &Gpu) -> Outcome {
                         rec,
                         y,
                         (&packed, then),
-                        &x,
+                        (&x, 0),
                         &norm,
                         &base.rows,
                         scale as f32,
@@ -180,6 +220,14 @@ pub fn residuals(gpu: &Gpu) -> Outcome {
                 &unpacked(gpu, &packed, width, height, "norm")?,
                 &normed,
             )?;
+            let kept = Packed::new(gpu, "sum", height, width)?;
+            go(Some(&y.rows), Then::NormOfTiles(&next_norm, &kept))?;
+            let rounded = unpacked(gpu, &kept, width, height, "kept")?;
+            check.close(&name("the sum as tiles"), width, &rounded, &sum)?;
+            same(&name("the rounded sum"), &y.read(gpu, &name("the rounded sum"))?, &rounded)?;
+            let normed = reference::rms_norm::forward(&rounded, Some(&wide(&next)), width, f64::from(EPS));
+            let found = unpacked(gpu, &packed, width, height, "norm")?;
+            check.close(&name("the rounded sum's norm"), width, &found, &normed)?;
             go(None, Then::Sum)?;
             let found = unpacked(gpu, &packed, width, height, "sum")?;
             check.close(&name("the sum packed"), width, &found, &sum)?;

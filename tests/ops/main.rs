@@ -26,6 +26,7 @@ mod matvec;
 mod random;
 mod rms_norm;
 mod selftest;
+mod sums;
 mod tiles;
 mod verdict;
 
@@ -77,7 +78,7 @@ const ALL: &[GgmlType] = &GgmlType::SUPPORTED;
 const COMMON: &[GgmlType] = &[GgmlType::F32, F16, Q5_0, Q8_0, Q4_K, Q6_K];
 const OTHERS: &[GgmlType] = &[BF16, Q4_0, Q4_1, Q5_1, Q2_K, Q3_K, Q5_K, IQ4_NL, IQ4_XS, MXFP4];
 
-const CASES: [Case; 117] = [
+const CASES: [Case; 119] = [
     case("adamw", "ten steps of adamw and sgd, with clipping", F32, adamw::ten_steps),
     case("adamw", "gradients that are not finite", F32, adamw::non_finite),
     case("argmax", "the likeliest token", F32, decoding::likeliest),
@@ -158,8 +159,10 @@ const CASES: [Case; 117] = [
     case("linear", "backward, other tiles", COOP16, |gpu| tiles::others(gpu, coop::backward)),
     case("linear", "the fastest way is found", TILED, tiles::found),
     case("linear", "a way that computes wrongly is not chosen", PLAIN, tiles::wrong),
-    case("linear", "sums in parts", COOP16, coop::unsummed),
-    case("linear", "sums in parts, split", COOP16, |gpu| split(gpu, coop::unsummed)),
+    case("linear", "gradients in parts", COOP16, sums::backward),
+    case("linear", "gradients in parts, split", COOP16, |gpu| split(gpu, sums::backward)),
+    case("linear", "results in parts", COOP16, sums::forward),
+    case("linear", "results in parts, split", COOP16, |gpu| split(gpu, sums::forward)),
     case("linear", "readers of kernels on matrices of 16×16", &[Variant::F16], half_readers::values),
     case("linear", "backward", F32, |gpu| linear::backward(gpu, ALL)),
     case("linear", "backward", PLAIN, |gpu| linear::backward(gpu, COMMON)),

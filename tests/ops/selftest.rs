@@ -336,8 +336,8 @@ const PACKED_FAULTS: [Planted; 2] = [
         "forgets the scale of an added gradient",
         ("norm_add", "norms and sums as tiles"),
         "rms_norm/coop16",
-        "= params.scale * (dx[at0]",
-        "= (dx[at0]",
+        "= params.scale * (dx[at + read0]",
+        "= (dx[at + read0]",
     ),
 ];
 

@@ -218,7 +218,7 @@ impl Experts {
         let gradient = &scratch.normed;
         self.down_backward(p, acts, scratch, loras.down);
         self.gate_up_backward(p, stream, acts, scratch, loras.gate_up);
-        rms_norm::backward_add(p, dstream, (gradient, 0), stream, &self.input_norm, 1.0);
+        rms_norm::backward_add(p, dstream, (gradient, 0), stream, &self.input_norm, 1.0, None);
 
         let dscores = &scratch.scores;
         router::backward(p.rec, dscores.rows(), &scratch.dweights, &acts.groups, p.tokens);
@@ -227,7 +227,7 @@ impl Experts {
         let gradients = self.scores(&scratch.dshared_scores, dscores);
         let lora = batch.lora(layer, Input::RouterNormed);
         linear::backward_rows(p, Some((gradient, false)), &gradients, gradient, lora, &acts.z);
-        rms_norm::backward_add(p, dstream, (gradient, 0), stream, &self.router_norm, 1.0);
+        rms_norm::backward_add(p, dstream, (gradient, 0), stream, &self.router_norm, 1.0, None);
     }
 
     /// From the gradient of the experts' output in `scratch.normed` to that of gate and up, which is left in the operand of

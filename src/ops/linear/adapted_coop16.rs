@@ -12,7 +12,8 @@ use crate::ops::pack::Packed;
 use crate::ops::partial_sums::Unsummed;
 use crate::ops::pass::{Operands, Pass};
 
-/// See [`super::forward`]. The input's tiles are packed once, and `z` is left packed for the products.
+/// See [`super::forward`]. The input's tiles are packed once, and `z` is left packed for the products. With `in_parts`, the one output may be
+/// left in parts: returns their number, or 0.
 pub fn forward(
     p: &mut Pass,
     scratch: &Operands,
@@ -20,7 +21,8 @@ pub fn forward(
     x: &Act,
     lora: Option<Lora>,
     z: &Act,
-) {
+    in_parts: bool,
+) -> u32 {
     let rows = p.tokens;
     let cols = outputs[0].1.cols;
     let mut packed = None;
@@ -33,12 +35,13 @@ pub fn forward(
     }
     let outputs: Vec<&Projection> = outputs.iter().filter(|(_, _, y)| !y.is_kept()).collect();
     if outputs.is_empty() {
-        return;
+        return 0;
     }
     let x = packed.unwrap_or_else(|| operand(p.rec, &scratch.x, x, cols, rows).clone());
     if let Some(lora) = lora.filter(|lora| lora.mask.is_some()) {
         scratch.thin.pack_alike(p.rec, z.rows().all(), lora.group.a.value.rows, rows, &x);
     }
+    let mut unsummed = unsummed(&outputs, rows).filter(|_| in_parts);
     for (module, weight, y) in &outputs {
         let term = lora.and_then(|lora| {
             let member = lora.group.member(*module)?;
@@ -51,9 +54,18 @@ pub fn forward(
                 scale: lora.scale,
             })
         });
-        matrices::forward(p.rec, scratch, y.staging().all(), &x, weight, 1.0, term.as_ref(), rows);
+        let (y, term, unsummed) = (y.staging(), term.as_ref(), unsummed.as_mut());
+        matrices::forward(p.rec, scratch, y.all(), &x, weight, 1.0, term, rows, unsummed);
     }
     outputs.iter().for_each(|(_, weight, y)| finish(p, weight, y));
+    unsummed.map_or(0, |unsummed| unsummed.count)
+}
+
+/// Room for the parts of the one output, where only the op that packs it reads it.
+fn unsummed(outputs: &[&Projection], rows: usize) -> Option<Unsummed> {
+    let [(_, weight, y)] = outputs else { return None };
+    let is_whole = weight.tiles.len() == 1 && weight.rows.is_multiple_of(4) && weight.bias.is_none();
+    if is_whole && y.is_packed_by_reader() { Unsummed::new(rows, weight.rows, 1) } else { None }
 }
 
 /// See [`super::backward`]. With `in_parts`, the gradient of `x` may be left in parts: returns their number, or 0.

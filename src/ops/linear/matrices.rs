@@ -8,7 +8,7 @@ use crate::ops::partial_sums::Unsummed;
 use crate::ops::pass::Operands;
 use crate::ops::{View, Weight};
 
-/// See [`coop16::forward`].
+/// See [`coop16::forward_onto`]; nothing is left in parts where a kernel of CUDA runs.
 pub fn forward(
     rec: &mut Recorder,
     scratch: &Operands,
@@ -18,12 +18,13 @@ pub fn forward(
     scale: f32,
     lora: Option<&LowRank>,
     rows: usize,
+    unsummed: Option<&mut Unsummed>,
 ) {
     match &scratch.fragments {
         Some(fragments) if cuda::is_worth(rec, [rows, w.rows, w.cols]) => {
             cuda::forward(rec, fragments, y, x, w, scale, lora, rows);
         }
-        _ => coop16::forward(rec, y, x, w, scale, lora, rows),
+        _ => coop16::forward_onto(rec, y, x, w, scale, lora, rows, unsummed),
     }
 }
 

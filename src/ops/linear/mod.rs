@@ -37,8 +37,21 @@ pub fn forward(p: &mut Pass, outputs: &[Projection], x: &Act, lora: Option<Lora>
         return;
     }
     match p.operands() {
-        Some(scratch) => adapted_coop16::forward(p, &scratch, outputs, x, lora, z),
+        Some(scratch) => drop(adapted_coop16::forward(p, &scratch, outputs, x, lora, z, false)),
         None => adapted_tiled::forward(p, outputs, x, lora, z),
+    }
+}
+
+/// [`forward`] for a consumer that adds up sums: returns the number of parts in the device's scratch whose sum is the one output, or 0 where
+/// the output's memory holds that. The consumer comes next: every product may use the scratch.
+pub fn forward_in_parts(p: &mut Pass, outputs: &[Projection], x: &Act, lora: Option<Lora>, z: &Act) -> u32 {
+    let is_kept = z.is_kept() && outputs.iter().all(|(_, _, y)| y.is_kept());
+    match p.operands() {
+        Some(scratch) if !is_kept => adapted_coop16::forward(p, &scratch, outputs, x, lora, z, true),
+        _ => {
+            forward(p, outputs, x, lora, z);
+            0
+        }
     }
 }
 
@@ -59,16 +72,16 @@ pub fn backward(
 }
 
 /// [`backward`] for a consumer that adds up sums: returns the number of parts in the device's scratch whose sum is the gradient of `x`, or
-/// 0 where `dx` holds that. The consumer comes next: every product may use the scratch.
+/// is to be added to `dx` where the flag says so; or 0 where `dx` holds the result. The consumer comes next: every product may use the
+/// scratch.
 pub fn backward_in_parts(
     p: &mut Pass,
-    dx: Option<&Act>,
+    dx: Option<(&Act, bool)>,
     gradients: &[Projection],
     x: &Act,
     lora: Option<Lora>,
     z: &Act,
 ) -> u32 {
-    let dx = dx.map(|dx| (dx, false));
     match p.operands() {
         Some(scratch) => adapted_coop16::backward(p, &scratch, dx, gradients, x, lora, z, true),
         None => {
@@ -100,13 +113,13 @@ pub fn frozen(p: &mut Pass, y: &Act, x: &Act, weight: &Weight, scale: f32) {
     match p.operands() {
         Some(scratch) => {
             let x = operand(p.rec, &scratch.x, x, weight.cols, p.tokens);
-            matrices::forward(p.rec, &scratch, y.rows().all(), x, weight, scale, None, p.tokens);
+            matrices::forward(p.rec, &scratch, y.rows().all(), x, weight, scale, None, p.tokens, None);
         }
         None => tiled::forward(p.rec, y.rows().all(), x.rows().all(), weight, scale, None, p.tokens),
     }
 }
 
-/// [`frozen`] for a consumer that adds up sums: see [`backward_in_parts`].
+/// [`frozen`] for a consumer that adds up sums: see [`forward_in_parts`].
 pub fn frozen_in_parts(p: &mut Pass, y: &Act, x: &Act, weight: &Weight, scale: f32) -> u32 {
     let Some(scratch) = p.operands() else {
         frozen(p, y, x, weight, scale);

@@ -12,32 +12,47 @@ pub(in crate::ops) const THREADS: usize = 64;
 
 /// Twin of `Params` in shaders/rms_norm/coop16.wgsl.
 #[repr(C)]
-#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+#[derive(Clone, Copy, Default, bytemuck::Pod, bytemuck::Zeroable)]
 struct Params {
     rows: u32,
     tiles: u32,
     x_tiles: u32,
+    added_tiles: u32,
     width4: u32,
     packed4: u32,
     eps: f32,
+    added_eps: f32,
     scale: f32,
     parts: u32,
 }
 
+/// A norm that a gradient passes: what the norm read, which may come packed, and where the gradient of that goes.
+#[derive(Clone, Copy)]
+pub struct Through<'a> {
+    /// The packed result.
+    pub dx: &'a Packed,
+    /// The norm's input.
+    pub x: &'a Act,
+    /// A norm with weights, or none at all: then the gradient is packed as it is.
+    pub norm: &'a Norm,
+}
+
 /// `y = norm(x)` over `rows` rows, for a norm with weights; every row of `y` is scaled as [`Packed::pack`] does.
 pub fn forward(rec: &mut Recorder, y: &Packed, x: &Rows, norm: &Norm, rows: usize) {
-    let x = x.clone().into();
-    dispatch(rec, "forward", &x, norm, rows, Output::packed(y), &[y.bind(3), y.bind_factors(4)]);
+    let bindings = [x.bind(1), norm.weights(rec, 2), y.bind(3), y.bind_factors(4)];
+    let params = Params { tiles: y.tiles(), ..params(norm, rows) };
+    dispatch(rec, "forward", &[], params, &bindings);
 }
 
 /// The gradient of `x`, which may come packed, from `dy`, likewise.
 pub fn backward(rec: &mut Recorder, dx: &Packed, dy: &Rows, x: &Act, norm: &Norm, rows: usize) {
-    let bindings = [dx.bind(3), dx.bind_factors(4), dy.bind(5)];
-    dispatch(rec, "backward", x, norm, rows, Output::packed(dx), &bindings);
+    let mut kernel = Backward::new(norm, rows, dy.bind(5), 1);
+    kernel.pass(rec, Through { dx, x, norm });
+    kernel.dispatch(rec);
 }
 
 /// `dx = scale·(dx + (∂norm/∂x)ᵀ·dy)` in f32, for a norm with weights; `x` may come packed. With `parts`, `dy` is their sum: see
-/// [`crate::ops::partial_sums::Unsummed`].
+/// [`crate::ops::partial_sums::Unsummed`]. The gradient `dx` then goes `through` another norm of the same width.
 pub fn backward_add(
     rec: &mut Recorder,
     dx: &Rows,
@@ -46,53 +61,87 @@ pub fn backward_add(
     norm: &Norm,
     rows: usize,
     scale: f32,
+    through: Option<Through>,
 ) {
-    let dy = match parts {
-        0 => dy.bind(5),
-        _ => Binding { index: 5, buffer: rec.gpu().partial_sums(), range: None },
-    };
-    let output = Output { tiles: 0, scale, parts: parts.max(1) };
-    dispatch(rec, "backward", x, norm, rows, output, &[dy, dx.bind(6)]);
+    let dy = if parts > 0 { in_scratch(rec) } else { dy.bind(5) };
+    let mut kernel = Backward::new(norm, rows, dy, parts.max(1));
+    kernel.params = Params { added_tiles: x.tile_stride(), added_eps: norm.eps, scale, ..kernel.params };
+    kernel.sizes.extend([("ADDS", 1), ("ADDED_MATRICES", u32::from(x.tile_stride() > 0))]);
+    kernel.bindings.push(dx.bind(6));
+    kernel.bindings.extend(x.bind(9, 10));
+    kernel.bindings.push(norm.weights(rec, 11));
+    if let Some(through) = through {
+        kernel.pass(rec, through);
+    }
+    kernel.dispatch(rec);
 }
 
-/// Parameters of a kernel that packs its result, or adds it to f32.
-struct Output {
-    tiles: u32, // stride between columns of matrices; 0: add to f32
-    scale: f32, // of what is added
-    parts: u32, // of `dy`
+/// `dy += Σ parts` in f32, of `parts` parts in the device's scratch; the gradient `dy` then goes `through` a norm.
+pub fn backward_of_sum(rec: &mut Recorder, dy: &Rows, parts: u32, through: Through, rows: usize) {
+    let mut kernel = Backward::new(through.norm, rows, in_scratch(rec), parts);
+    kernel.sizes.push(("SUMS", 1));
+    kernel.bindings.push(dy.bind(6));
+    kernel.pass(rec, through);
+    kernel.dispatch(rec);
 }
 
-impl Output {
-    fn packed(to: &Packed) -> Output {
-        Output { tiles: to.tiles(), scale: 1.0, parts: 1 }
+/// The parts of a sum, in the place of `dy`.
+fn in_scratch<'g>(rec: &Recorder<'g>) -> Binding<'g> {
+    Binding { index: 5, buffer: rec.gpu().partial_sums(), range: None }
+}
+
+/// A dispatch of the kernel's backward, as far as it is known.
+struct Backward<'a> {
+    params: Params,
+    sizes: Vec<(&'static str, u32)>,
+    bindings: Vec<Binding<'a>>,
+}
+
+impl<'a> Backward<'a> {
+    fn new(norm: &Norm, rows: usize, dy: Binding<'a>, parts: u32) -> Backward<'a> {
+        Backward { params: Params { parts, ..params(norm, rows) }, sizes: Vec::new(), bindings: vec![dy] }
+    }
+
+    fn pass(&mut self, rec: &Recorder<'a>, Through { dx, x, norm }: Through<'a>) {
+        self.params = Params { tiles: dx.tiles(), x_tiles: x.tile_stride(), eps: norm.eps, ..self.params };
+        self.sizes.extend([("PACKS", 1), norm.size(), ("MATRICES", u32::from(x.tile_stride() > 0))]);
+        self.bindings.extend([dx.bind(3), dx.bind_factors(4)]);
+        if !norm.identity {
+            self.bindings.extend(x.bind(1, 8));
+            self.bindings.push(norm.weights(rec, 2));
+        }
+    }
+
+    fn dispatch(&self, rec: &mut Recorder) {
+        dispatch(rec, "backward", &self.sizes, self.params, &self.bindings);
     }
 }
 
-fn dispatch(
-    rec: &mut Recorder,
-    entry: &'static str,
-    x: &Act,
-    norm: &Norm,
-    rows: usize,
-    Output { tiles, scale, parts }: Output,
-    others: &[Binding],
-) {
-    let params = Params {
+fn params(norm: &Norm, rows: usize) -> Params {
+    Params {
         rows: rows as u32,
-        tiles,
-        x_tiles: x.tile_stride(),
         width4: (norm.width / 4) as u32,
         packed4: (norm.width.next_multiple_of(64) / 4) as u32,
         eps: norm.eps,
-        scale,
-        parts,
-    };
+        ..Params::default()
+    }
+}
+
+/// Runs the kernel with those of its sizes that are not 0.
+fn dispatch(
+    rec: &mut Recorder,
+    entry: &'static str,
+    sizes: &[(&'static str, u32)],
+    params: Params,
+    bindings: &[Binding],
+) {
     let each = (params.packed4 as usize).div_ceil(THREADS) as u32;
-    let sizes = [("EACH", each), ("ADDS", u32::from(tiles == 0))];
-    let kernel = Kernel::new("rms_norm/coop16", entry).with_sizes(sizes).with_sizes(x.sizes());
-    let mut bindings = x.bind(1, 8);
-    bindings.push(norm.weights(rec, 2));
-    bindings.extend(others);
-    let groups = rows.next_multiple_of(16).div_ceil(ROWS) as u32;
-    rec.dispatch(kernel, &params, &bindings, [groups, 1, 1]);
+    let size = |name| sizes.iter().find(|(n, _)| *n == name).map_or(0, |(_, value)| *value);
+    let stores = size("ADDS").max(size("SUMS"));
+    let names = ["ADDS", "ADDED_MATRICES", "SUMS", "PACKS", "IDENTITY", "MATRICES"];
+    let kernel = Kernel::new("rms_norm/coop16", entry)
+        .with_sizes([("EACH", each), ("STORES", stores)])
+        .with_sizes(names.map(|name| (name, size(name))));
+    let groups = (params.rows as usize).next_multiple_of(16).div_ceil(ROWS) as u32;
+    rec.dispatch(kernel, &params, bindings, [groups, 1, 1]);
 }

@@ -86,6 +86,25 @@ pub fn forward_add(p: &mut Pass, y: &Act, x: &Act, norm: &Norm, residual: &Act) 
     plain::forward(p.rec, y.rows(), x.rows(), norm, Some(residual.rows()), 1.0, p.tokens);
 }
 
+/// A norm that a gradient passes: what the norm read, and where the gradient of that goes.
+#[derive(Clone, Copy)]
+pub struct Through<'a> {
+    /// The result.
+    pub dx: &'a Act,
+    /// The norm's input.
+    pub x: &'a Act,
+    /// The norm.
+    pub norm: &'a Norm,
+}
+
+impl<'a> Through<'a> {
+    /// For the kernels that pack their result; `None` where `dx` is not stored as tiles.
+    fn packed(self) -> Option<coop16::Through<'a>> {
+        let Through { dx, x, norm } = self;
+        dx.tiles().map(|dx| coop16::Through { dx, x, norm })
+    }
+}
+
 /// `dx = (∂norm/∂x)ᵀ·dy`.
 pub fn backward(p: &mut Pass, dx: &Act, dy: &Act, x: &Act, norm: &Norm) {
     match dx.tiles() {
@@ -96,15 +115,43 @@ pub fn backward(p: &mut Pass, dx: &Act, dy: &Act, x: &Act, norm: &Norm) {
 }
 
 /// `dx = scale·(dx + (∂norm/∂x)ᵀ·dy)`. With `parts`, `dy` is the sum of so many parts in the device's scratch, and its own memory is
-/// scratch.
-pub fn backward_add(p: &mut Pass, dx: &Act, (dy, parts): (&Act, u32), x: &Act, norm: &Norm, scale: f32) {
-    let (dx, dy, tokens) = (dx.rows(), dy.rows(), p.tokens);
+/// scratch. Then [`backward`] of `dx` `through` the next norm, where there is one.
+pub fn backward_add(
+    p: &mut Pass,
+    dx: &Act,
+    (dy, parts): (&Act, u32),
+    x: &Act,
+    norm: &Norm,
+    scale: f32,
+    through: Option<Through>,
+) {
+    let (sum, dy, tokens) = (dx.rows(), dy.rows(), p.tokens);
     if p.rec.gpu().kernels().reads_tiles() && norm.weight.is_some() {
-        return coop16::backward_add(p.rec, dx, (dy, parts), x, norm, tokens, scale);
+        let packed = through.and_then(Through::packed);
+        coop16::backward_add(p.rec, sum, (dy, parts), x, norm, tokens, scale, packed);
+        if packed.is_some() {
+            return;
+        }
+    } else {
+        if parts > 0 {
+            partial_sums::add_up(p.rec, dy, tokens, parts);
+        }
+        let x = x.f32(p.rec, tokens);
+        plain::backward(p.rec, sum, dy, &x, norm, tokens, Some(scale));
     }
-    if parts > 0 {
-        partial_sums::add_up(p.rec, dy, tokens, parts);
+    if let Some(Through { dx: next, x, norm }) = through {
+        backward(p, next, dx, x, norm);
     }
-    let x = x.f32(p.rec, tokens);
-    plain::backward(p.rec, dx, dy, &x, norm, tokens, Some(scale));
+}
+
+/// `dy += Σ parts`, of `parts` parts in the device's scratch or none, and [`backward`] of that `through` a norm.
+pub fn backward_of_sum(p: &mut Pass, dy: &Act, parts: u32, through: Through) {
+    let Through { dx, x, norm } = through;
+    match through.packed() {
+        Some(through) if parts > 0 => coop16::backward_of_sum(p.rec, dy.rows(), parts, through, p.tokens),
+        _ => {
+            assert!(parts == 0, "only products of tiles leave parts");
+            backward(p, dx, dy, x, norm);
+        }
+    }
 }

@@ -17,7 +17,7 @@ use crate::ops::lora::coop16_gradients::{Gradient, gradients};
 use crate::ops::lora::coop16_project::{Member, project, project_back};
 use crate::ops::norm_add::coop16::{self as norm_add, Then};
 use crate::ops::pack::Packed;
-use crate::ops::rms_norm::coop16 as rms_norm;
+use crate::ops::rms_norm::coop16::{self as rms_norm, Through};
 use crate::ops::rope::Table;
 use crate::ops::row_status::Verdicts;
 use crate::reference;
@@ -56,24 +56,31 @@ pub fn norms(b: &mut Bench) -> Result<(), GpuError> {
     let dx_expected = reference::rms_norm::backward(&wide(&dy), &wide(&x), Some(&weight), width, eps);
     let sum: Vec<f64> = plus(&y_expected, 1.0, &wide(&base)).iter().map(|x| 0.75 * x).collect();
     let next_expected = reference::rms_norm::forward(&sum, Some(&wide(&next)), width, eps);
+    let added_expected: Vec<f64> = plus(&wide(&before), 1.0, &dx_expected).iter().map(|x| 0.5 * x).collect();
+    let passed_expected =
+        reference::rms_norm::backward(&added_expected, &wide(&base), Some(&wide(&next)), width, eps);
     let (first, second) = (norm(b, &w)?, norm(b, &next)?);
     let (x, dy, base) = (b.input(width, &x)?, b.input(width, &dy)?, b.input(width, &base)?);
-    let [y, dx, then] = [room(b, height, width)?, room(b, height, width)?, room(b, height, width)?];
-    let added_expected = plus(&wide(&before), 1.0, &dx_expected).iter().map(|x| 0.5 * x).collect();
+    let [y, dx, then, passed] = [(); 4].map(|()| room(b, height, width));
+    let (y, dx, then, passed) = (y?, dx?, then?, passed?);
     let (summed, added) = (b.output(width, height)?, b.in_out(width, &before)?);
     b.run(|rec| {
-        let act: Act = x.rows().clone().into();
-        rms_norm::backward_add(rec, added.rows(), (dy.rows(), 0), &act, &first, height, 0.5);
+        let [act, base_act] = [&x, &base].map(|rows| Act::from(rows.rows().clone()));
+        let through = Some(Through { dx: &passed, x: &base_act, norm: &second });
+        rms_norm::backward_add(rec, added.rows(), (dy.rows(), 0), &act, &first, height, 0.5, through);
         rms_norm::forward(rec, &y, x.rows(), &first, height);
         rms_norm::backward(rec, &dx, dy.rows(), &act, &first, height);
         let to = (&then, Then::Norm(&second));
-        norm_add::forward(rec, Some(summed.rows()), to, &act, &first, base.rows(), 0.75, height);
+        norm_add::forward(rec, Some(summed.rows()), to, (&act, 0), &first, base.rows(), 0.75, height);
     })?;
     b.expect("sum", &summed, sum, F32);
     b.expect("added dx", &added, added_expected, F32);
-    for (name, packed, expected) in
-        [("y", &y, y_expected), ("dx", &dx, dx_expected), ("norm of the sum", &then, next_expected)]
-    {
+    for (name, packed, expected) in [
+        ("y", &y, y_expected),
+        ("dx", &dx, dx_expected),
+        ("norm of the sum", &then, next_expected),
+        ("gradient through the next norm", &passed, passed_expected),
+    ] {
         let rows = unpacked(b, packed, width, height)?;
         b.expect(name, &rows, expected, F16);
     }
