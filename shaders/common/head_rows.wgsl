@@ -1,29 +1,33 @@
 // Heads of tokens in registers: 16 threads take a head of a token, and keep PAIRS pairs of vec4s of it. HEADS heads run at once, in TURNS
-// rounds. Heads may come packed (shaders/pack/plain.wgsl). The importer has `params` with `heads`, and with `x_tiles`, the stride between
-// columns of matrices in packed heads.
+// rounds. Heads may come packed (shaders/pack/plain.wgsl), of keys and of values alike. The importer has `params` with `heads`, and with
+// `x_tiles`, the stride between columns of matrices in packed heads.
 #import common/heads
 #import common/packed
 
+#for (n, there, at_x, at_factors) in (0, 1, 1, 8) (1, {VALUES}, 11, 18)
+#if {there}
 #if {MATRICES}
-@group(0) @binding(1) var<storage, read> x: array<vec4<f16>>;              // [heads·K/16, T/16, 16, 16]
-@group(0) @binding(8) var<storage, read> x_factors: array<f32>;            // [T]
+@group(0) @binding({at_x}) var<storage, read> x_{n}: array<vec4<f16>>;             // [heads·K/16, T/16, 16, 16]
+@group(0) @binding({at_factors}) var<storage, read> x_factors_{n}: array<f32>;     // [T]
 #else
-@group(0) @binding(1) var<storage, read> x: array<vec4<f32>>;              // [T, heads, K]
+@group(0) @binding({at_x}) var<storage, read> x_{n}: array<vec4<f32>>;             // [T, heads, K]
 #end
 
+// Vec4 `c` of a token's heads.
+fn source4_{n}(token: u32, c: u32) -> vec4<f32> {
+#if {MATRICES}
+    return x_factors_{n}[token] * vec4<f32>(x_{n}[packed_at(params.x_tiles, token, c)]);
+#else
+    return x_{n}[token * params.heads * params.half4 * 2u + c];
+#end
+}
+
+#end
+#end
 const EACH_HEAD: u32 = 16u;                 // threads per head of a token
 const ROW: u32 = {HEADS}u * EACH_HEAD;      // threads per token
 
 var<workgroup> largest: array<f32, {THREADS}>;
-
-// Vec4 `c` of a token's heads.
-fn source4(token: u32, c: u32) -> vec4<f32> {
-#if {MATRICES}
-    return x_factors[token] * vec4<f32>(x[packed_at(params.x_tiles, token, c)]);
-#else
-    return x[token * params.heads * params.half4 * 2u + c];
-#end
-}
 
 // The largest value over the threads of a token: over the heads, then over the threads of one.
 fn row_largest(value: f32, lane: u32) -> f32 {

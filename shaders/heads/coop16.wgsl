@@ -1,6 +1,7 @@
 // RMSNorm and rotary embedding of the heads of queries, keys or values, packed as operands of shaders/attention/coop16.wgsl: f16 matrices as
 // in shaders/pack/plain.wgsl. All rows are scaled by one power of two, because a norm bounds its results. Threads share the work as
-// common/head_rows says. What comes in f32 may be rounded as packing does (ROUNDED), and is stored for backward then.
+// common/head_rows says. What comes in f32 may be rounded as packing does (ROUNDED), and is stored for backward then. With VALUES, the first
+// heads are keys, and the workgroups with z = 1 do the same for as many heads of values.
 enable f16;
 #import common/head_rows
 #import common/rstd
@@ -13,27 +14,32 @@ struct Params {
     stored: u32,        // 1: store rounded x
     heads: u32,
     half4: u32,         // K/2 / 4
-    weighted: u32,      // 0: the norm's weights are 1
-    pairs4: u32,        // rotary pairs / 4: K/2 / 4 or fewer, 0 without a rotary embedding
-    eps: f32,
-    scale: f32,
+    weighted_0: u32,    // 0: the norm's weights are 1
+    pairs4_0: u32,      // rotary pairs / 4: K/2 / 4 or fewer, 0 without a rotary embedding
+    eps_0: f32,
+    scale_0: f32,
+    weighted_1: u32,
+    pairs4_1: u32,
+    eps_1: f32,
+    scale_1: f32,
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
-@group(0) @binding(2) var<storage, read> w: array<vec4<f32>>;              // [K]
 @group(0) @binding(3) var<storage, read> positions: array<u32>;            // [T]
 @group(0) @binding(4) var<storage, read> table: array<vec4<f32>>;          // cos, sin of two pairs [positions, pairs/2]
-@group(0) @binding(5) var<storage, read_write> packed: array<vec4<f16>>;   // [heads·K/16, T/16, 16, 16]
-#if {ROUNDED}
-@group(0) @binding(8) var<storage, read_write> x_factors: array<f32>;      // [T]
-@group(0) @binding(9) var<storage, read_write> x_packed: array<vec4<f16>>; // [heads·K/16, T/16, 16, 16]
-#end
 
 var<workgroup> sums: array<f32, {THREADS}>;
 
-@compute @workgroup_size({THREADS})
-fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    let first = (group.x + group.y * groups.x) * ({THREADS}u / ROW);
+#for (n, there, identity, at_w, at_packed, at_factors, at_x) in (0, 1, {IDENTITY}, 2, 5, 8, 9) (1, {VALUES}, {VALUES_IDENTITY}, 12, 15, 18, 19)
+#if {there}
+@group(0) @binding({at_w}) var<storage, read> w_{n}: array<vec4<f32>>;                 // [K]
+@group(0) @binding({at_packed}) var<storage, read_write> packed_{n}: array<vec4<f16>>; // [heads·K/16, T/16, 16, 16]
+#if {ROUNDED}
+@group(0) @binding({at_factors}) var<storage, read_write> x_factors_{n}: array<f32>;   // [T]
+@group(0) @binding({at_x}) var<storage, read_write> x_packed_{n}: array<vec4<f16>>;    // [heads·K/16, T/16, 16, 16]
+#end
+
+fn forward_{n}(first: u32, lane: u32) {
     if first >= (params.rows + 15u) / 16u * 16u {
         return;
     }
@@ -49,10 +55,10 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gro
 #for j in 0..{PAIRS}
     let c{i}{j} = own % EACH_HEAD + {j}u * EACH_HEAD;
     let read{i}{j} = min(c{i}{j}, half4 - 1u);
-    let places{i}{j} = couple(read{i}{j}) + at{i};
+    let places{i}{j} = couple(read{i}{j}, params.pairs4_{n}) + at{i};
     let there{i}{j} = row < params.rows && head{i} < params.heads && c{i}{j} < half4;
-    var a{i}{j} = select(vec4<f32>(), source4(token, places{i}{j}.x), there{i}{j});
-    var b{i}{j} = select(vec4<f32>(), source4(token, places{i}{j}.y), there{i}{j});
+    var a{i}{j} = select(vec4<f32>(), source4_{n}(token, places{i}{j}.x), there{i}{j});
+    var b{i}{j} = select(vec4<f32>(), source4_{n}(token, places{i}{j}.y), there{i}{j});
     most = max(most, max(most4(a{i}{j}), most4(b{i}{j})));
 #end
 #end
@@ -61,15 +67,15 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gro
     let is_stored = params.stored == 1u;
     let zero = params.rows >> 31u;
     if is_stored && own == 0u && row < params.rows {
-        x_factors[row] = undoing(e);
+        x_factors_{n}[row] = undoing(e);
     }
 #for i in 0..{TURNS}
 #for j in 0..{PAIRS}
     let half_a{i}{j} = rounded4(scaling(e) * a{i}{j}, zero);
     let half_b{i}{j} = rounded4(scaling(e) * b{i}{j}, zero);
     if is_stored && there{i}{j} {
-        x_packed[packed_at(params.x_tiles, row, places{i}{j}.x)] = vec4<f16>(half_a{i}{j});
-        x_packed[packed_at(params.x_tiles, row, places{i}{j}.y)] = vec4<f16>(half_b{i}{j});
+        x_packed_{n}[packed_at(params.x_tiles, row, places{i}{j}.x)] = vec4<f16>(half_a{i}{j});
+        x_packed_{n}[packed_at(params.x_tiles, row, places{i}{j}.y)] = vec4<f16>(half_b{i}{j});
     }
     a{i}{j} = undoing(e) * half_a{i}{j};
     b{i}{j} = undoing(e) * half_b{i}{j};
@@ -79,8 +85,8 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gro
     // Zeros fill the last matrices.
     let is_row = row < (params.rows + 15u) / 16u * 16u;
 #for i in 0..{TURNS}
-#if {IDENTITY}
-    let rstd{i} = params.scale;
+#if {identity}
+    let rstd{i} = params.scale_{n};
 #else
     var squares{i} = 0.0;
 #for j in 0..{PAIRS}
@@ -93,16 +99,30 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gro
     for (var s = 0u; s < EACH_HEAD; s++) {
         sum{i} += sums[leader + s];
     }
-    let rstd{i} = params.scale * rstd_of(sum{i}, 2u * half4, params.eps);
+    let rstd{i} = params.scale_{n} * rstd_of(sum{i}, 2u * half4, params.eps_{n});
 #end
 #for j in 0..{PAIRS}
-    let one{i}{j} = a{i}{j} * rstd{i} * w4(places{i}{j}.x - at{i});
-    let two{i}{j} = b{i}{j} * rstd{i} * w4(places{i}{j}.y - at{i});
-    let turn{i}{j} = rotation(token, read{i}{j});
+    let one{i}{j} = a{i}{j} * rstd{i} * w4_{n}(places{i}{j}.x - at{i});
+    let two{i}{j} = b{i}{j} * rstd{i} * w4_{n}(places{i}{j}.y - at{i});
+    let turn{i}{j} = rotation(token, read{i}{j}, params.pairs4_{n});
     if is_row && head{i} < params.heads && c{i}{j} < half4 {
-        packed[packed_at(params.tiles, row, places{i}{j}.x)] = vec4<f16>(one{i}{j} * turn{i}{j}.cosines - two{i}{j} * turn{i}{j}.sines);
-        packed[packed_at(params.tiles, row, places{i}{j}.y)] = vec4<f16>(two{i}{j} * turn{i}{j}.cosines + one{i}{j} * turn{i}{j}.sines);
+        packed_{n}[packed_at(params.tiles, row, places{i}{j}.x)] = vec4<f16>(one{i}{j} * turn{i}{j}.cosines - two{i}{j} * turn{i}{j}.sines);
+        packed_{n}[packed_at(params.tiles, row, places{i}{j}.y)] = vec4<f16>(two{i}{j} * turn{i}{j}.cosines + one{i}{j} * turn{i}{j}.sines);
     }
 #end
 #end
+}
+
+#end
+#end
+@compute @workgroup_size({THREADS})
+fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let first = (group.x + group.y * groups.x) * ({THREADS}u / ROW);
+#if {VALUES}
+    if group.z == 1u {
+        forward_1(first, lane);
+        return;
+    }
+#end
+    forward_0(first, lane);
 }

@@ -12,7 +12,7 @@
 //! the buffers that they read are one with a loop around it: `#for (name, a, b) in (first, q, k) (second, dout, v)`.
 //!
 //! `#if {NAME}` … `#else` … `#end` keeps the first part where the kernel's size `NAME` is above 0, else the second. `#if !{NAME}`
-//! keeps its part where the size is 0.
+//! keeps its part where the size is 0. In a loop the number may be the round's: a size, too, may stand among a round's values.
 //!
 //! `#import weight` is the reader of the kernel's weight format. A kernel that reads several matrices says `#import weights`:
 //! the readers of all its formats, in which everything of the first is called `weight_0`, `weight_rows_0`, `weight4_0` and
@@ -74,8 +74,7 @@ fn repeat<'a>(lines: &mut impl Iterator<Item = &'a str>, text: &mut String) -> C
             }
             text.push_str(if holds { &then } else { &otherwise });
         } else if let Some(head) = directive.strip_prefix("#for ") {
-            let mut body = String::new();
-            assert!(block(lines, &mut body, line) == Closing::End, "{line:?} has an #else");
+            let body = body(lines, line);
             let rounds = rounds(head);
             let rounds =
                 rounds.unwrap_or_else(|| panic!("no bounds, number or size of the kernel in {line:?}"));
@@ -83,7 +82,8 @@ fn repeat<'a>(lines: &mut impl Iterator<Item = &'a str>, text: &mut String) -> C
                 let named = |text: String, (name, value): &(&str, String)| {
                     text.replace(&format!("{{{name}}}"), value)
                 };
-                text.push_str(&round.iter().fold(body.clone(), named));
+                let round = round.iter().fold(body.clone(), named);
+                assert!(repeat(&mut round.lines(), text) == Closing::Text, "{line:?} has an #else");
             }
         } else {
             text.push_str(line);
@@ -98,6 +98,23 @@ fn block<'a>(lines: &mut impl Iterator<Item = &'a str>, text: &mut String, head:
     let end = repeat(lines, text);
     assert!(end != Closing::Text, "{head:?} without #end");
     end
+}
+
+/// The lines of the loop that `head` opens, with the blocks inside as they are: a round's values may decide about them.
+fn body<'a>(lines: &mut impl Iterator<Item = &'a str>, head: &str) -> String {
+    let (mut text, mut depth) = (String::new(), 0);
+    for line in lines {
+        let directive = line.trim();
+        match directive {
+            "#end" if depth == 0 => return text,
+            "#end" => depth -= 1,
+            _ if directive.starts_with("#if ") || directive.starts_with("#for ") => depth += 1,
+            _ => {}
+        }
+        text.push_str(line);
+        text.push('\n');
+    }
+    panic!("{head:?} without #end")
 }
 
 /// The values of a loop's names, round by round.

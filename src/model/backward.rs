@@ -3,7 +3,7 @@
 //! The gradient of the stream is passed from layer to layer as that of the layer's output before its scale.
 
 use super::batch::Batch;
-use super::forward::{gated_attention, raw_values};
+use super::forward::gated_attention;
 use super::{Dense, Layer, Model, PerLayerBranch};
 use crate::base::Module;
 use crate::base::config::LayerConfig;
@@ -205,11 +205,13 @@ impl Model<'_> {
         if let Some(k_norm) = &w.attn_k_norm {
             // Every layer that shares these keys and values lies above and has added its part.
             let (dattn_k, dattn_v) = (&s[dattn_k(l)], &s[Temp::DAttnV]);
-            heads::backward(p, dattn_k, dk, &a[Saved::AttnK], k_norm, k_turn, l.kv_heads);
-            let values = raw_values(&a, l);
-            match l.k_eq_v {
-                true => heads::backward_add(p, dattn_k, dv, values, &w.attn_v_norm, l.kv_heads),
-                false => heads::backward(p, dattn_v, dv, values, &w.attn_v_norm, None, l.kv_heads),
+            let (keys, v_norm) = (&a[Saved::AttnK], &w.attn_v_norm);
+            if l.k_eq_v {
+                heads::backward(p, dattn_k, dk, keys, k_norm, k_turn, l.kv_heads);
+                heads::backward_add(p, dattn_k, dv, keys, v_norm, l.kv_heads);
+            } else {
+                let (raw, norms) = ([keys, &a[Saved::AttnV]], [k_norm, v_norm]);
+                heads::backward_both(p, [dattn_k, dattn_v], [dk, dv], raw, norms, k_turn, l.kv_heads);
             }
         }
         self.input_backward(p, batch, layer, &w.qkv_gradients(&s, l), &a, &s)

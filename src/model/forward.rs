@@ -74,8 +74,9 @@ impl Model<'_> {
         }
         heads::forward(p, &a[Saved::Q], &a[Saved::AttnQ], &w.attn_q_norm, q_turn, l.heads);
         if let Some(k_norm) = &w.attn_k_norm {
-            heads::forward(p, &a[Saved::K], &a[Saved::AttnK], k_norm, k_turn, l.kv_heads);
-            heads::forward(p, &a[Saved::V], raw_values(&a, l), &w.attn_v_norm, None, l.kv_heads);
+            // Raw keys that are the values too come in rows of f32, so nothing is rounded to the same tiles twice.
+            let (own, raw) = ([&a[Saved::K], &a[Saved::V]], [&a[Saved::AttnK], raw_values(&a, l)]);
+            heads::forward_both(p, own, raw, [k_norm, &w.attn_v_norm], k_turn, l.kv_heads);
         }
         let [k, v] = &batch.keys_values(l.kv_donor.unwrap_or(layer));
         let shape = self.attention(layer, batch.inputs);
@@ -226,7 +227,7 @@ impl Model<'_> {
 }
 
 /// The values before their norm: the raw keys where the layer has no matrix for values.
-pub(super) fn raw_values<'a>(a: &'a LayerActs, l: &LayerConfig) -> &'a Act {
+fn raw_values<'a>(a: &'a LayerActs, l: &LayerConfig) -> &'a Act {
     if l.k_eq_v { &a[Saved::AttnK] } else { &a[Saved::AttnV] }
 }
 

@@ -19,6 +19,7 @@ mod gates;
 mod gpu;
 mod half;
 mod half_heads;
+mod half_pairs;
 mod half_readers;
 mod linear;
 mod lora;
@@ -130,6 +131,8 @@ const CASES: [Case; 119] = [
     case("gated", "experts, and back to tokens", &[Variant::F32, Variant::Coop16], experts::gated::whole),
     case("heads", "forward", PACKED, half_heads::forward),
     case("heads", "backward", PACKED, half_heads::backward),
+    case("heads", "keys and values at once, forward", PACKED, half_pairs::forward),
+    case("heads", "keys and values at once, backward", PACKED, half_pairs::backward),
     case("linear", "forward", F32, |gpu| linear::forward(gpu, ALL)),
     case("linear", "forward", PLAIN, |gpu| linear::forward(gpu, COMMON)),
     slow("linear", "forward, other formats", PLAIN, |gpu| linear::forward(gpu, OTHERS)),

@@ -2,7 +2,7 @@
 
 use crate::gpu::{Binding, Kernel, Recorder};
 use crate::ops::act::Act;
-use crate::ops::heads::coop16_backward::{sizes, workgroups};
+use crate::ops::heads::coop16_backward::{kinds, sizes, workgroups};
 use crate::ops::pack::Packed;
 use crate::ops::rms_norm::Norm;
 use crate::ops::rope::Table;
@@ -17,10 +17,14 @@ struct Params {
     stored: u32,
     heads: u32,
     half4: u32,
-    weighted: u32,
-    pairs4: u32,
-    eps: f32,
-    scale: f32,
+    weighted_0: u32,
+    pairs4_0: u32,
+    eps_0: f32,
+    scale_0: f32,
+    weighted_1: u32,
+    pairs4_1: u32,
+    eps_1: f32,
+    scale_1: f32,
 }
 
 /// A rotary embedding: positions `[T]` u32, and the table of cosines and sines.
@@ -55,22 +59,57 @@ pub fn forward(
     heads: usize,
     rows: usize,
 ) {
+    dispatch(rec, &[y], &[x], &[norm], turn, heads, rows);
+}
+
+/// [`forward`] of keys and of values at once, which are stored alike; the rotary embedding is that of the keys.
+pub fn forward_both(
+    rec: &mut Recorder,
+    y: [&Packed; 2],
+    x: [&Act; 2],
+    norms: [&Norm; 2],
+    turn: Option<Turn>,
+    heads: usize,
+    rows: usize,
+) {
+    let stored = |i: usize| (y[i].tiles(), x[i].tile_stride(), x[i].is_stored(), x[i].source_sizes());
+    assert!(stored(0) == stored(1), "keys and values are stored alike");
+    dispatch(rec, &y, &x, &norms, turn, heads, rows);
+}
+
+fn dispatch(
+    rec: &mut Recorder,
+    y: &[&Packed],
+    x: &[&Act],
+    norms: &[&Norm],
+    turn: Option<Turn>,
+    heads: usize,
+    rows: usize,
+) {
+    let (norm, last) = (norms[0], norms[norms.len() - 1]);
     let params = Params {
         rows: rows as u32,
-        tiles: y.tiles(),
-        x_tiles: x.tile_stride(),
-        stored: u32::from(x.is_stored()),
+        tiles: y[0].tiles(),
+        x_tiles: x[0].tile_stride(),
+        stored: u32::from(x[0].is_stored()),
         heads: heads as u32,
         half4: (norm.width / 8) as u32,
-        weighted: u32::from(norm.weight.is_some()),
-        pairs4: pairs4(turn),
-        eps: norm.eps,
-        scale: norm.scale,
+        weighted_0: u32::from(norm.weight.is_some()),
+        pairs4_0: pairs4(turn),
+        eps_0: norm.eps,
+        scale_0: norm.scale,
+        weighted_1: u32::from(last.weight.is_some()),
+        pairs4_1: 0, // values are not rotated
+        eps_1: last.eps,
+        scale_1: last.scale,
     };
-    let [positions, table] = bind_turn(rec, turn);
-    let mut bindings = x.bind_source(1, 8, 9);
-    bindings.extend([norm.weights(rec, 2), positions, table, y.bind(5)]);
+    let mut bindings = bind_turn(rec, turn).to_vec();
+    for (i, norm) in norms.iter().enumerate() {
+        let at = 10 * i as u32;
+        bindings.extend(x[i].bind_source(at + 1, at + 8, at + 9));
+        bindings.extend([norm.weights(rec, at + 2), y[i].bind(at + 5)]);
+    }
     let kernel = Kernel::new("heads/coop16", "forward").with_sizes(sizes(heads, norm.width));
-    let kernel = kernel.with_sizes([norm.size()]).with_sizes(x.source_sizes());
-    rec.dispatch(kernel, &params, &bindings, workgroups(heads, rows));
+    let kernel = kernel.with_sizes(kinds(norms)).with_sizes(x[0].source_sizes());
+    rec.dispatch(kernel, &params, &bindings, workgroups(heads, rows, norms.len()));
 }

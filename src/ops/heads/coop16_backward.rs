@@ -16,9 +16,12 @@ struct Params {
     x_tiles: u32,
     heads: u32,
     half4: u32,
-    weighted: u32,
-    pairs4: u32,
-    eps: f32,
+    weighted_0: u32,
+    pairs4_0: u32,
+    eps_0: f32,
+    weighted_1: u32,
+    pairs4_1: u32,
+    eps_1: f32,
 }
 
 /// Threads per head of a token.
@@ -38,10 +41,21 @@ pub fn sizes(heads: usize, size: usize) -> [(&'static str, u32); 4] {
     ]
 }
 
-/// The workgroups for `rows` rows of `heads` heads.
-pub(super) fn workgroups(heads: usize, rows: usize) -> [u32; 3] {
+/// The shaders' sizes for the heads of one norm, or of those of keys and of values.
+pub(super) fn kinds(norms: &[&Norm]) -> [(&'static str, u32); 3] {
+    let last = norms[norms.len() - 1];
+    [
+        norms[0].size(),
+        ("VALUES", norms.len() as u32 - 1),
+        ("VALUES_IDENTITY", u32::from(norms.len() > 1 && last.identity)),
+    ]
+}
+
+/// The workgroups for `rows` rows of `heads` heads of each of `kinds` kinds.
+pub(super) fn workgroups(heads: usize, rows: usize, kinds: usize) -> [u32; 3] {
     let tokens = WORKGROUP / (heads.min(WORKGROUP / THREADS) * THREADS);
-    grid(rows.next_multiple_of(16).div_ceil(tokens))
+    let [x, y, _] = grid(rows.next_multiple_of(16).div_ceil(tokens));
+    [x, y, kinds as u32]
 }
 
 /// The gradient of what the norm reads, `[rows, heads, K]` packed, from `dy` `[rows, heads, K]`, that of what
@@ -56,23 +70,59 @@ pub fn backward(
     heads: usize,
     rows: usize,
 ) {
+    dispatch(rec, &[dx], &[dy], &[x], &[norm], turn, heads, rows);
+}
+
+/// [`backward`] of keys and of values at once, which are stored alike; the rotary embedding is that of the keys.
+pub fn backward_both(
+    rec: &mut Recorder,
+    dx: [&Packed; 2],
+    dy: [&Rows; 2],
+    x: [&Act; 2],
+    norms: [&Norm; 2],
+    turn: Option<Turn>,
+    heads: usize,
+    rows: usize,
+) {
+    let stored = |i: usize| (dx[i].tiles(), x[i].tile_stride(), x[i].sizes());
+    assert!(stored(0) == stored(1), "keys and values are stored alike");
+    dispatch(rec, &dx, &dy, &x, &norms, turn, heads, rows);
+}
+
+fn dispatch(
+    rec: &mut Recorder,
+    dx: &[&Packed],
+    dy: &[&Rows],
+    x: &[&Act],
+    norms: &[&Norm],
+    turn: Option<Turn>,
+    heads: usize,
+    rows: usize,
+) {
+    let (norm, last) = (norms[0], norms[norms.len() - 1]);
     let params = Params {
         rows: rows as u32,
-        tiles: dx.tiles(),
-        x_tiles: x.tile_stride(),
+        tiles: dx[0].tiles(),
+        x_tiles: x[0].tile_stride(),
         heads: heads as u32,
         half4: (norm.width / 8) as u32,
-        weighted: u32::from(norm.weight.is_some()),
-        pairs4: pairs4(turn),
-        eps: norm.eps,
+        weighted_0: u32::from(norm.weight.is_some()),
+        pairs4_0: pairs4(turn),
+        eps_0: norm.eps,
+        weighted_1: u32::from(last.weight.is_some()),
+        pairs4_1: 0, // values are not rotated
+        eps_1: last.eps,
     };
-    let [positions, table] = bind_turn(rec, turn);
-    let mut bindings =
-        vec![norm.weights(rec, 2), positions, table, dx.bind(5), dy.bind(6), dx.bind_factors(7)];
-    if !norm.identity {
-        bindings.extend(x.bind(1, 8));
+    let mut bindings = bind_turn(rec, turn).to_vec();
+    for (i, norm) in norms.iter().enumerate() {
+        let at = 10 * i as u32;
+        let [tiles, factors] = [dx[i].bind(at + 5), dx[i].bind_factors(at + 7)];
+        bindings.extend([norm.weights(rec, at + 2), tiles, dy[i].bind(at + 6), factors]);
+        if !norm.identity {
+            bindings.extend(x[i].bind(at + 1, at + 8));
+        }
     }
     let kernel = Kernel::new("heads/coop16_backward", "backward").with_sizes(sizes(heads, norm.width));
-    let kernel = kernel.with_sizes([norm.size()]).with_sizes(x.sizes());
-    rec.dispatch(kernel, &params, &bindings, workgroups(heads, rows));
+    let kernel = kernel.with_sizes(kinds(norms)).with_sizes(x[0].sizes());
+    rec.dispatch(kernel, &params, &bindings, workgroups(heads, rows, norms.len()));
 }

@@ -21,6 +21,22 @@ pub fn forward(p: &mut Pass, y: &Act, x: &Act, norm: &Norm, rotary: Option<Turn>
     }
 }
 
+/// [`forward`] of keys and of values: `heads` heads of each, of which `rotary` turns the keys.
+pub fn forward_both(
+    p: &mut Pass,
+    y: [&Act; 2],
+    x: [&Act; 2],
+    norms: [&Norm; 2],
+    rotary: Option<Turn>,
+    heads: usize,
+) {
+    if let [Some(keys), Some(values)] = y.map(Act::tiles) {
+        return coop16::forward_both(p.rec, [keys, values], x, norms, rotary, heads, p.tokens);
+    }
+    forward(p, y[0], x[0], norms[0], rotary, heads);
+    forward(p, y[1], x[1], norms[1], None, heads);
+}
+
 /// The gradient of `x` from `dy`, which is scratch afterwards.
 pub fn backward(p: &mut Pass, dx: &Act, dy: &Act, x: &Act, norm: &Norm, rotary: Option<Turn>, heads: usize) {
     let tokens = p.tokens;
@@ -31,6 +47,24 @@ pub fn backward(p: &mut Pass, dx: &Act, dy: &Act, x: &Act, norm: &Norm, rotary: 
         rope::backward(p.rec, dy.rows(), positions, table, heads, tokens);
     }
     plain::backward(p.rec, dx.rows(), dy.rows(), x.rows(), norm, tokens * heads, None);
+}
+
+/// [`backward`] of keys and of values: see [`forward_both`].
+pub fn backward_both(
+    p: &mut Pass,
+    dx: [&Act; 2],
+    dy: [&Act; 2],
+    x: [&Act; 2],
+    norms: [&Norm; 2],
+    rotary: Option<Turn>,
+    heads: usize,
+) {
+    if let [Some(keys), Some(values)] = dx.map(Act::tiles) {
+        let (dx, dy) = ([keys, values], dy.map(Act::rows));
+        return coop16_backward::backward_both(p.rec, dx, dy, x, norms, rotary, heads, p.tokens);
+    }
+    backward(p, dx[0], dy[0], x[0], norms[0], rotary, heads);
+    backward(p, dx[1], dy[1], x[1], norms[1], None, heads);
 }
 
 /// Adds the gradient of `x` from `dy` to `dx`, of heads without rotary embedding.

@@ -148,12 +148,18 @@ pub(super) fn heads_forward() -> Vec<Sizes> {
 }
 
 pub(super) fn heads_backward() -> Vec<Sizes> {
-    [(1, 16, 0, 0), (8, 256, 0, 1), (20, 512, 0, 0), (8, 128, 1, 1), (8, 128, 1, 0)]
-        .map(|(count, size, identity, matrices)| {
-            let sizes = heads::coop16_backward::sizes(count, size);
-            [&sizes[..], &[("IDENTITY", identity), ("MATRICES", matrices)]].concat()
-        })
-        .to_vec()
+    // IDENTITY, MATRICES, VALUES and VALUES_IDENTITY.
+    let alone = [(1, 16, [0, 0, 0, 0]), (8, 256, [0, 1, 0, 0]), (20, 512, [0, 0, 0, 0])];
+    let of_none = [(8, 128, [1, 1, 0, 0]), (8, 128, [1, 0, 0, 0])];
+    let both = [(1, 256, [0, 0, 1, 0]), (8, 128, [0, 0, 1, 1]), (8, 128, [1, 0, 1, 1])];
+    let both_packed = [(1, 256, [0, 1, 1, 0]), (8, 128, [0, 1, 1, 1])];
+    let names = ["IDENTITY", "MATRICES", "VALUES", "VALUES_IDENTITY"];
+    let all = alone.into_iter().chain(of_none).chain(both).chain(both_packed);
+    all.map(|(count, size, values)| {
+        let sizes = heads::coop16_backward::sizes(count, size);
+        sizes.into_iter().chain(names.into_iter().zip(values)).collect()
+    })
+    .collect()
 }
 
 pub(super) fn cached_heads() -> Vec<Sizes> {
