@@ -1,6 +1,7 @@
 //! The device: opening it, its properties and its limits.
 
 mod backend;
+mod bind_groups;
 #[cfg(all(feature = "native", any(target_os = "linux", target_os = "windows")))]
 mod bindings;
 mod buffers;
@@ -28,6 +29,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, RwLock};
 
 pub use backend::{Backend, KernelSetting};
+pub use bind_groups::BindGroups;
 pub(crate) use buffers::{ARRIVALS, PARTIAL_SUMS};
 use error::Fault as DeviceFault;
 pub use error::GpuError;

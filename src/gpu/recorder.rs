@@ -3,9 +3,10 @@
 use std::collections::{BTreeSet, HashSet};
 
 use super::command::Command;
+use super::pipeline::Compiled;
 use super::recording::{Recording, Staging};
 use super::upload::{Submission, Upload};
-use super::{Choice, Entry, Gpu, GpuError, Kernel, Launch, Product};
+use super::{BindGroups, Choice, Entry, Gpu, GpuError, Kernel, Launch, Product};
 
 /// A part of a buffer under a binding number.
 #[derive(Clone, Copy)]
@@ -35,6 +36,7 @@ pub struct Recorder<'g> {
     commands: Vec<Command>,
     params: Vec<u8>, // one slot per dispatch that was not submitted yet
     mode: Mode,
+    groups: Option<BindGroups>,
 }
 
 /// Bytes of one dispatch's parameters: the largest alignment that WebGPU allows.
@@ -52,6 +54,12 @@ impl<'g> Recorder<'g> {
         Recorder::with_mode(gpu, Mode::Submit { limit: SLOT * FIRST_SLOTS })
     }
 
+    /// An empty recording that takes the bind groups of `groups`, of an earlier one, where it repeats it. End it with
+    /// [`Recorder::into_bind_groups`].
+    pub fn repeating(gpu: &'g Gpu, groups: BindGroups) -> Recorder<'g> {
+        Recorder { groups: Some(groups.again()), ..Recorder::new(gpu) }
+    }
+
     /// A recording whose kernels never run; copies run if they are submitted. End it with [`Recorder::compile`]: the kernels of later
     /// recordings are compiled then.
     pub fn ahead(gpu: &'g Gpu) -> Recorder<'g> {
@@ -65,7 +73,7 @@ impl<'g> Recorder<'g> {
     }
 
     fn with_mode(gpu: &'g Gpu, mode: Mode) -> Recorder<'g> {
-        Recorder { gpu, commands: Vec::new(), params: Vec::new(), mode }
+        Recorder { gpu, commands: Vec::new(), params: Vec::new(), mode, groups: None }
     }
 
     /// Compiles what was recorded since [`Recorder::ahead`], in parallel. Returns the number of kernels that were not compiled before.
@@ -123,23 +131,13 @@ impl<'g> Recorder<'g> {
             offset: self.params.len() as u64,
             size: std::num::NonZero::new(size_of::<P>().next_multiple_of(16) as u64),
         };
+        let make = || self.gpu.bind_group(&kernel, &compiled, slot.clone(), bindings);
+        let bind_group = match &mut self.groups {
+            Some(groups) => groups.next(&compiled.pipeline, slot.offset, bindings, make),
+            None => make(),
+        };
         self.params.extend_from_slice(bytemuck::bytes_of(params));
         self.params.resize(self.params.len().next_multiple_of(SLOT), 0);
-        let mut entries =
-            vec![wgpu::BindGroupEntry { binding: 0, resource: wgpu::BindingResource::Buffer(slot) }];
-        entries.extend(bindings.iter().map(|b| wgpu::BindGroupEntry {
-            binding: b.index,
-            resource: wgpu::BindingResource::Buffer(wgpu::BufferBinding {
-                buffer: b.buffer,
-                offset: b.range.map_or(0, |r| r.0),
-                size: b.range.and_then(|r| std::num::NonZero::new(r.1)),
-            }),
-        }));
-        let bind_group = self.gpu.device.create_bind_group(&wgpu::BindGroupDescriptor {
-            label: Some(kernel.shader),
-            layout: &compiled.layout,
-            entries: &entries,
-        });
         let bytes = bindings.iter().map(|b| b.range.map_or(b.buffer.size(), |r| r.1)).sum();
         self.commands.push(Command::Dispatch {
             name: compiled.name,
@@ -191,6 +189,18 @@ impl<'g> Recorder<'g> {
         self.commands.push(Command::Copy { from: upload.buffer.clone(), to: buffer.clone(), bytes });
     }
 
+    /// Makes sure that [`Recorder::into_bind_groups`] keeps none of `buffers` alive.
+    pub fn forget(&mut self, buffers: &[&wgpu::Buffer]) {
+        if let Some(groups) = &mut self.groups {
+            groups.forget(buffers);
+        }
+    }
+
+    /// The bind groups of [`Recorder::repeating`]. What was not submitted does not run.
+    pub fn into_bind_groups(self) -> BindGroups {
+        self.groups.unwrap_or_default()
+    }
+
     /// Submits everything recorded so far; the recording is empty afterwards.
     pub fn submit(&mut self) -> Result<(), GpuError> {
         self.submit_marked().map(drop)
@@ -221,6 +231,33 @@ impl<'g> Recorder<'g> {
             *limit = (2 * *limit).min(PARAMS);
         }
         self.gpu.run(self.gpu.encode(&mut std::mem::take(&mut self.commands).iter(), 0))
+    }
+}
+
+impl Gpu {
+    /// The bind group of a dispatch with its parameters in `slot`.
+    fn bind_group(
+        &self,
+        kernel: &Kernel,
+        compiled: &Compiled,
+        slot: wgpu::BufferBinding,
+        bindings: &[Binding],
+    ) -> wgpu::BindGroup {
+        let mut entries =
+            vec![wgpu::BindGroupEntry { binding: 0, resource: wgpu::BindingResource::Buffer(slot) }];
+        entries.extend(bindings.iter().map(|b| wgpu::BindGroupEntry {
+            binding: b.index,
+            resource: wgpu::BindingResource::Buffer(wgpu::BufferBinding {
+                buffer: b.buffer,
+                offset: b.range.map_or(0, |r| r.0),
+                size: b.range.and_then(|r| std::num::NonZero::new(r.1)),
+            }),
+        }));
+        self.device.create_bind_group(&wgpu::BindGroupDescriptor {
+            label: Some(kernel.shader),
+            layout: &compiled.layout,
+            entries: &entries,
+        })
     }
 }
 

@@ -42,6 +42,14 @@ impl Inputs {
             per_layer: per_layer_rows(gpu, model, batch).await?,
         })
     }
+
+    /// Their memory, which lasts for one micro-batch.
+    pub fn buffers(&self) -> Vec<&wgpu::Buffer> {
+        let rows = self.per_layer.iter();
+        let rows = rows.flat_map(|rows| rows.table.tiles.iter().map(|tile| &tile.buffer).chain([&rows.ids]));
+        let own = [&self.ids, &self.positions, &self.bounds, &self.loss_rows, &self.targets];
+        own.into_iter().chain(rows).collect()
+    }
 }
 
 async fn per_layer_rows(

@@ -14,7 +14,7 @@ use super::{Capacity, Dropout, Optimizer, TrainError};
 use crate::adapter::lora::{Adapter, Pair, Slot};
 use crate::base::config::Config;
 use crate::data::batch::{MicroBatch, Step};
-use crate::gpu::{Gpu, GpuError, Product, Recorder, Tier};
+use crate::gpu::{BindGroups, Gpu, GpuError, Product, Recorder, Tier};
 use crate::model::plan::{Passes, Recompute};
 use crate::model::{Activations, Head, Inputs, Losses, Model, Plan, Trainable};
 use crate::ops::adamw::ClipState;
@@ -35,6 +35,8 @@ pub struct Trainer<'a> {
     pub(super) objective: Objective,
     /// KTO's estimate for the current step.
     pub(super) kl: Mutex<Option<f64>>,
+    /// Those of the last step's dispatches.
+    bind_groups: Mutex<BindGroups>,
     /// First micro-batch of the next step, to be uploaded while this step is computed.
     announced: Mutex<Option<MicroBatch>>,
     /// A micro-batch that is on the device already.
@@ -80,6 +82,7 @@ impl<'a> Trainer<'a> {
             coefficients: gpu.buffer("coefficients", per_row)?,
             objective: Objective::CrossEntropy,
             kl: Mutex::new(None),
+            bind_groups: Mutex::default(),
             announced: Mutex::new(None),
             uploaded: Mutex::new(None),
             updates: AtomicU64::new(0),
@@ -172,7 +175,8 @@ impl<'a> Trainer<'a> {
         number: u64,
         micro_batches: Range<usize>,
     ) -> Result<(), TrainError> {
-        let mut rec = Recorder::new(self.gpu);
+        let groups = std::mem::take(&mut *self.bind_groups.lock().expect("lock is not poisoned"));
+        let mut rec = Recorder::repeating(self.gpu, groups);
         self.adapter.zero_gradients(&mut rec);
         self.gpu.write(&self.coefficients, &mean_coefficients(step.loss_tokens));
         let mut offset = step.rows_before(micro_batches.start);
@@ -181,8 +185,10 @@ impl<'a> Trainer<'a> {
             let mask = self.dropout.mask(number, i);
             self.forward_backward(&mut rec, &inputs, &self.losses(offset), mask).await?;
             rec.submit()?;
+            rec.forget(&inputs.buffers());
             offset += inputs.loss_tokens;
         }
+        *self.bind_groups.lock().expect("lock is not poisoned") = rec.into_bind_groups();
         Ok(())
     }
 
