@@ -236,37 +236,66 @@ pub fn adapter(gpu: &Gpu) -> Outcome {
     check.done()
 }
 
-/// The gradients of `A` and of a `B`, together and of `B` alone, over few and over more rows.
+/// The gradients of up to three `B`, of different sizes, and of `A`, together and of the `B` alone, over few and over more rows.
 pub fn adapter_pairs(gpu: &Gpu) -> Outcome {
     let mut check = Check::new("gradients of lora, 16×16", HALF);
-    let cases = [
-        (1, 16, 32, 16, 64),
-        (65, 16, 252, 32, 68),
-        (300, 80, 516, 80, 132),
-        (600, 16, 68, 48, 200),
-        (FEW + 1, 16, 36, 32, 20),
+    // Rows, K, and N and rank of each B.
+    let cases: [(usize, usize, &[(usize, usize)]); 8] = [
+        (1, 64, &[(32, 16)]),
+        (300, 132, &[(516, 80)]),
+        (1, 36, &[(68, 16), (20, 32)]),
+        (65, 68, &[(252, 16), (68, 48)]),
+        (130, 260, &[(132, 32), (36, 16), (516, 80)]),
+        (600, 200, &[(68, 48), (200, 16), (64, 16)]),
+        (FEW, 20, &[(36, 16), (132, 16), (4, 32)]),
+        (FEW + 1, 20, &[(36, 32), (132, 16), (68, 48)]),
     ];
-    for ((t, rank, n, ranks, k), with_a) in cases.into_iter().flat_map(|case| [(case, true), (case, false)]) {
-        let name = format!("T={t} R={rank} N={n} ΣR={ranks} K={k} with A={with_a}");
-        let (dy, z) = (rows(1, t, n, false), rows(2, t, rank, false));
-        let (x, u) = (rows(3, t, k, false), rows(4, t, ranks, false));
-        let (before_b, before_a) = (values(5, n * rank), values(6, ranks * k));
-        let (wide_dy, wide_x) = (
-            packed(gpu, &Block::input(gpu, (0, 4), n, &dy), n, t)?,
-            packed(gpu, &Block::input(gpu, (4, 0), k, &x), k, t)?,
-        );
-        let (z_rows, u_rows) = (Block::input(gpu, (16, 4), rank, &z), Block::input(gpu, (4, 8), ranks, &u));
-        let (db, da) = (Held::new(gpu, rank, &before_b), Held::new(gpu, k, &before_a));
-        let b = Gradient { matrix: &db.param, wide: &wide_dy, thin: z_rows.view() };
-        let a = Gradient { matrix: &da.param, wide: &wide_x, thin: u_rows.view() };
-        run(gpu, |rec| adapter_gradients(rec, b, with_a.then_some(a), 0.5, t))?;
-        let of_b = scaled(0.5, &reference::linear::gradient(&wide(&dy), &wide(&z), n, rank));
-        check.close(&format!("dB {name}"), rank, &db.read(gpu, &name)?, &sum(&wide(&before_b), &of_b))?;
-        let of_a = match with_a {
-            true => reference::linear::gradient(&wide(&u), &wide(&x), ranks, k),
-            false => vec![0.0; ranks * k],
-        };
-        check.close(&format!("dA {name}"), k, &da.read(gpu, &name)?, &sum(&wide(&before_a), &of_a))?;
+    for ((t, k, members), with_a) in cases.into_iter().flat_map(|case| [(case, true), (case, false)]) {
+        let name = format!("T={t} K={k} N,R={members:?} with A={with_a}");
+        adapter_gradient(gpu, &mut check, &name, t, k, members, with_a)?;
     }
     check.done()
+}
+
+fn adapter_gradient(
+    gpu: &Gpu,
+    check: &mut Check,
+    name: &str,
+    t: usize,
+    k: usize,
+    members: &[(usize, usize)],
+    with_a: bool,
+) -> Outcome {
+    let ranks = members.iter().map(|(_, rank)| rank).sum();
+    let (x, u, z) = (rows(1, t, k, false), rows(2, t, ranks, false), rows(3, t, ranks, false));
+    let wide_x = packed(gpu, &Block::input(gpu, (4, 0), k, &x), k, t)?;
+    let (z_rows, u_rows) = (Block::input(gpu, (16, 4), ranks, &z), Block::input(gpu, (4, 8), ranks, &u));
+    let before_a = values(4, ranks * k);
+    let da = Held::new(gpu, k, &before_a);
+    let (mut wide_dys, mut dbs, mut expected, mut offsets) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let mut offset = 0;
+    for (seed, &(n, rank)) in (5..).step_by(2).zip(members) {
+        let (dy, before) = (rows(seed, t, n, false), values(seed + 1, n * rank));
+        let own: Vec<f32> = z.chunks(ranks).flat_map(|row| &row[offset..offset + rank]).copied().collect();
+        let product = scaled(0.5, &reference::linear::gradient(&wide(&dy), &wide(&own), n, rank));
+        expected.push(sum(&wide(&before), &product));
+        wide_dys.push(packed(gpu, &Block::input(gpu, (0, 4), n, &dy), n, t)?);
+        dbs.push(Held::new(gpu, rank, &before));
+        offsets.push(z_rows.view().offset + offset);
+        offset += rank;
+    }
+    let members_b = dbs.iter().zip(&wide_dys).zip(&offsets);
+    let b: Vec<Gradient> = members_b
+        .map(|((db, wide), &at)| Gradient { matrix: &db.param, wide, thin: z_rows.rows.from(at) })
+        .collect();
+    let a = Gradient { matrix: &da.param, wide: &wide_x, thin: u_rows.view() };
+    run(gpu, |rec| adapter_gradients(rec, &b, with_a.then_some(a), 0.5, t))?;
+    for (i, (db, expected)) in dbs.iter().zip(&expected).enumerate() {
+        check.close(&format!("dB {i} {name}"), members[i].1, &db.read(gpu, name)?, expected)?;
+    }
+    let of_a = match with_a {
+        true => reference::linear::gradient(&wide(&u), &wide(&x), ranks, k),
+        false => vec![0.0; ranks * k],
+    };
+    check.close(&format!("dA {name}"), k, &da.read(gpu, name)?, &sum(&wide(&before_a), &of_a))
 }

@@ -6,7 +6,7 @@ use crate::base::Module;
 use crate::gpu::Recorder;
 use crate::ops::act::Act;
 use crate::ops::lora::Lora;
-use crate::ops::lora::coop16_gradients::{Gradient, gradients as adapter_gradients};
+use crate::ops::lora::coop16_gradients::{Gradient, MOST, gradients as adapter_gradients};
 use crate::ops::lora::coop16_project::{Member, project, project_back};
 use crate::ops::pack::Packed;
 use crate::ops::partial_sums::Unsummed;
@@ -156,10 +156,14 @@ fn adapter_backward(
     for pair in members.chunks(2) {
         project_back(p.rec, p.scratch.u.all(), pair, lora.scale, p.tokens, thin);
     }
-    for (i, (dy, member)) in adapted.iter().enumerate() {
-        let b = Gradient { matrix: &member.b.grad, wide: dy, thin: z.rows().from(member.offset) };
-        let a = input.filter(|_| i + 1 == adapted.len());
-        let a = a.map(|x| Gradient { matrix: &lora.group.a.grad, wide: x, thin: p.scratch.u.all() });
+    let of_b: Vec<Gradient> = adapted
+        .iter()
+        .map(|(dy, m)| Gradient { matrix: &m.b.grad, wide: dy, thin: z.rows().from(m.offset) })
+        .collect();
+    let of_a = input.map(|x| Gradient { matrix: &lora.group.a.grad, wide: x, thin: p.scratch.u.all() });
+    let mut some = of_b.chunks(MOST).peekable();
+    while let Some(b) = some.next() {
+        let a = of_a.filter(|_| some.peek().is_none());
         adapter_gradients(p.rec, b, a, lora.scale, p.tokens);
     }
 }

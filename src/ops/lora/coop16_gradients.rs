@@ -1,4 +1,5 @@
-//! Gradients of an adapter's matrices on cooperative matrices of 16×16: those of `A` and of a `B` in one dispatch, where the rows are few.
+//! Gradients of an adapter's matrices on cooperative matrices of 16×16: those of `A` and of several `B` in one dispatch, where the rows are
+//! few.
 
 use crate::gpu::{Kernel, Recorder};
 use crate::ops::Param;
@@ -8,21 +9,31 @@ use crate::ops::pack::Packed;
 
 /// Twin of `Params` in shaders/lora/coop16_gradients.wgsl.
 #[repr(C)]
-#[derive(Clone, Copy, Default, bytemuck::Pod, bytemuck::Zeroable)]
+#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
 struct Params {
     rows: u32,
     scale: f32,
-    b_groups: u32,
-    b_tiles: u32,
-    b_cols: u32,
-    b_ranks4: u32,
-    b_stride4: u32,
-    b_offset4: u32,
-    a_tiles: u32,
-    a_cols: u32,
-    a_ranks4: u32,
-    a_stride4: u32,
-    a_offset4: u32,
+    z_stride4: u32,
+    u_stride4: u32,
+    tiles_0: u32,
+    cols_0: u32,
+    ranks4_0: u32,
+    offset4_0: u32,
+    end_0: u32,
+    tiles_1: u32,
+    cols_1: u32,
+    ranks4_1: u32,
+    offset4_1: u32,
+    end_1: u32,
+    tiles_2: u32,
+    cols_2: u32,
+    ranks4_2: u32,
+    offset4_2: u32,
+    end_2: u32,
+    tiles_a: u32,
+    cols_a: u32,
+    ranks4_a: u32,
+    offset4_a: u32,
 }
 
 /// One gradient, and the operands of its product.
@@ -39,44 +50,91 @@ pub struct Gradient<'a> {
 /// Most rows whose sum one workgroup makes. With more, the sum in parts is faster, although a second pass adds them up.
 pub const FEW: usize = 1024;
 
-/// `dB += scale·dyᵀ·z` and, where `a` is given, `dA += uᵀ·x`.
-pub fn gradients(rec: &mut Recorder, b: Gradient, a: Option<Gradient>, scale: f32, rows: usize) {
+/// Most `B` whose gradients one call makes.
+pub const MOST: usize = 3;
+
+/// `dB += scale·dyᵀ·z` for each of `b` and, where `a` is given, `dA += uᵀ·x`.
+///
+/// # Panics
+/// If `b` has no gradient or more than [`MOST`], or if their `z` are not columns of the same rows: the kernel binds these once.
+pub fn gradients(rec: &mut Recorder, b: &[Gradient], a: Option<Gradient>, scale: f32, rows: usize) {
+    assert!((1..=MOST).contains(&b.len()), "gradients of {} B in one call", b.len());
+    let z = b[0].thin.rows;
+    let are_same = |b: &Gradient| b.thin.rows.place() == z.place() && b.thin.rows.stride == z.stride;
+    assert!(b.iter().all(are_same), "z of every B lies in the same rows");
     if rows > FEW {
-        coop16::gradient_b(rec, b.matrix, b.wide, b.thin, scale, rows);
+        b.iter().for_each(|b| coop16::gradient_b(rec, b.matrix, b.wide, b.thin, scale, rows));
         if let Some(a) = a {
             coop16::gradient_a(rec, a.matrix, a.thin, a.wide, rows);
         }
         return;
     }
-    let b_groups = groups(b.matrix.rows, b.matrix.cols);
-    let mut params = Params {
-        rows: rows as u32,
-        scale,
-        b_groups,
-        b_tiles: b.wide.tiles(),
-        b_cols: b.matrix.rows as u32,
-        b_ranks4: (b.matrix.cols / 4) as u32,
-        b_stride4: b.thin.stride4(),
-        b_offset4: b.thin.offset4(),
-        ..Params::default()
-    };
-    let mut bindings = vec![b.wide.bind(1), b.wide.bind_factors(2), b.thin.rows.bind(3), b.matrix.bind(4)];
-    let Some(a) = a else {
-        return rec.dispatch(Kernel::new(SHADER, "of_b"), &params, &bindings, [b_groups, 1, 1]);
-    };
-    params.a_tiles = a.wide.tiles();
-    params.a_cols = a.matrix.cols as u32;
-    params.a_ranks4 = (a.matrix.rows / 4) as u32;
-    params.a_stride4 = a.thin.stride4();
-    params.a_offset4 = a.thin.offset4();
-    bindings.extend([a.wide.bind(5), a.wide.bind_factors(6), a.thin.rows.bind(7), a.matrix.bind(8)]);
-    let all = b_groups + groups(a.matrix.cols, a.matrix.rows);
-    rec.dispatch(Kernel::new(SHADER, "both"), &params, &bindings, [all, 1, 1]);
+    let mut bindings = vec![z.bind(1)];
+    for (at, one) in (2..).step_by(3).zip(b) {
+        bindings.extend([one.wide.bind(at), one.wide.bind_factors(at + 1), one.matrix.bind(at + 2)]);
+    }
+    let params = params(b, a, scale, rows);
+    let mut groups = params.end_2;
+    if let Some(a) = a {
+        bindings.extend([a.wide.bind(11), a.wide.bind_factors(12), a.thin.rows.bind(13), a.matrix.bind(14)]);
+        groups += workgroups(a.matrix.cols, a.matrix.rows);
+    }
+    let kernel = Kernel::new("lora/coop16_gradients", "gradients").with_sizes(sizes(b.len(), a.is_some()));
+    rec.dispatch(kernel, &params, &bindings, [groups, 1, 1]);
 }
 
-const SHADER: &str = "lora/coop16_gradients";
+fn params(b: &[Gradient], a: Option<Gradient>, scale: f32, rows: usize) -> Params {
+    let mut end = 0;
+    let [first, second, third] = [0, 1, 2].map(|i| {
+        let Some(b) = b.get(i) else { return ([0; 4], end) };
+        end += workgroups(b.matrix.rows, b.matrix.cols);
+        (b.numbers(b.matrix.rows, b.matrix.cols), end)
+    });
+    let ([tiles_0, cols_0, ranks4_0, offset4_0], end_0) = first;
+    let ([tiles_1, cols_1, ranks4_1, offset4_1], end_1) = second;
+    let ([tiles_2, cols_2, ranks4_2, offset4_2], end_2) = third;
+    let [tiles_a, cols_a, ranks4_a, offset4_a] =
+        a.map_or([0; 4], |a| a.numbers(a.matrix.cols, a.matrix.rows));
+    Params {
+        rows: rows as u32,
+        scale,
+        z_stride4: b[0].thin.stride4(),
+        u_stride4: a.map_or(0, |a| a.thin.stride4()),
+        tiles_0,
+        cols_0,
+        ranks4_0,
+        offset4_0,
+        end_0,
+        tiles_1,
+        cols_1,
+        ranks4_1,
+        offset4_1,
+        end_1,
+        tiles_2,
+        cols_2,
+        ranks4_2,
+        offset4_2,
+        end_2,
+        tiles_a,
+        cols_a,
+        ranks4_a,
+        offset4_a,
+    }
+}
+
+/// The shader's sizes for the gradients of `members` `B`, at most [`MOST`], and of `A`.
+pub fn sizes(members: usize, of_a: bool) -> [(&'static str, u32); 3] {
+    [("SECOND", members > 1), ("THIRD", members > 2), ("OF_A", of_a)].map(|(name, on)| (name, u32::from(on)))
+}
+
+impl Gradient<'_> {
+    /// Fields of [`Params`] from `tiles` to `offset4`; `cols` are those of the wide operand, `ranks` those of the thin one.
+    fn numbers(&self, cols: usize, ranks: usize) -> [u32; 4] {
+        [self.wide.tiles(), cols as u32, (ranks / 4) as u32, self.thin.offset4()]
+    }
+}
 
 /// Workgroups of a gradient: each makes 64 by 16 values.
-fn groups(wide: usize, thin: usize) -> u32 {
-    (wide.div_ceil(64) * thin.div_ceil(16)) as u32
+fn workgroups(cols: usize, ranks: usize) -> u32 {
+    (cols.div_ceil(64) * ranks.div_ceil(16)) as u32
 }

@@ -190,6 +190,7 @@ pub static OPS: [Op; 31] = [
             ("grouped", || each("HIGH", &[2])),
             ("coop16", || each("COLUMNS", &[1, 2, 3, 4])),
             ("coop16_project", adapter_products),
+            ("coop16_gradients", adapter_gradients),
         ],
     ),
     op(

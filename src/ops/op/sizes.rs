@@ -2,7 +2,7 @@
 
 use super::Sizes;
 use crate::base::config::Activation;
-use crate::ops::lora::coop16_project;
+use crate::ops::lora::{coop16_gradients, coop16_project};
 use crate::ops::{attention, block_end, delta, gated, heads};
 
 pub(super) fn each(name: &'static str, values: &[u32]) -> Vec<Sizes> {
@@ -33,6 +33,11 @@ pub(super) fn adapter_products() -> Vec<Sizes> {
     [(1, 1), (1, 4), (2, 1), (3, 2)]
         .map(|(columns, down)| coop16_project::sizes(columns, down).to_vec())
         .to_vec()
+}
+
+pub(super) fn adapter_gradients() -> Vec<Sizes> {
+    let of = |members| [false, true].map(|of_a| coop16_gradients::sizes(members, of_a).to_vec());
+    (1..=coop16_gradients::MOST).flat_map(of).collect()
 }
 
 pub(super) fn matrices() -> Vec<Sizes> {
@@ -204,17 +209,22 @@ pub(super) fn norms() -> Vec<Sizes> {
 }
 
 pub(super) fn norms_packed() -> Vec<Sizes> {
-    [(1, 0, 0), (6, 1, 0), (12, 0, 0), (21, 1, 0), (6, 0, 1), (21, 1, 1)]
-        .map(|(each, matrices, adds)| vec![("EACH", each), ("MATRICES", matrices), ("ADDS", adds)])
-        .to_vec()
+    // EACH, STORES, ADDS, ADDED_MATRICES, SUMS, PACKS, IDENTITY and MATRICES.
+    let packed = [[1, 0, 0, 0, 0, 1, 0, 0], [6, 0, 0, 0, 0, 1, 0, 1], [12, 0, 0, 0, 0, 1, 0, 0]];
+    let added = [[6, 1, 1, 0, 0, 0, 0, 0], [21, 1, 1, 1, 0, 0, 0, 0]];
+    let passed = [[6, 1, 1, 0, 0, 1, 0, 1], [21, 1, 1, 1, 0, 1, 0, 1], [12, 1, 1, 0, 0, 1, 1, 0]];
+    let summed = [[6, 1, 0, 0, 1, 1, 0, 1], [6, 1, 0, 0, 1, 1, 1, 0]];
+    let names = ["EACH", "STORES", "ADDS", "ADDED_MATRICES", "SUMS", "PACKS", "IDENTITY", "MATRICES"];
+    let all = packed.into_iter().chain(added).chain(passed).chain(summed);
+    all.map(|values| names.into_iter().zip(values).collect()).collect()
 }
 
 pub(super) fn norms_added() -> Vec<Sizes> {
-    // EACH, MATRICES, ROUNDED, NORMED and IDENTITY.
-    let packed = [[6, 1, 0, 0, 0], [21, 1, 0, 1, 0], [6, 1, 0, 0, 1]];
-    let rows = [[1, 0, 0, 0, 0], [12, 0, 0, 1, 0], [12, 0, 0, 1, 1]];
-    let rounded = [[6, 0, 1, 0, 0], [21, 0, 1, 1, 0], [12, 0, 1, 1, 1]];
-    let names = ["EACH", "MATRICES", "ROUNDED", "NORMED", "IDENTITY"];
+    // EACH, MATRICES, ROUNDED, NORMED, KEPT and IDENTITY.
+    let packed = [[6, 1, 0, 0, 0, 0], [21, 1, 0, 1, 1, 0], [6, 1, 0, 0, 0, 1]];
+    let rows = [[1, 0, 0, 0, 0, 0], [12, 0, 0, 1, 0, 0], [12, 0, 0, 1, 0, 1]];
+    let rounded = [[6, 0, 1, 0, 0, 0], [21, 0, 1, 1, 1, 0], [12, 0, 1, 1, 0, 1], [6, 0, 1, 1, 1, 1]];
+    let names = ["EACH", "MATRICES", "ROUNDED", "NORMED", "KEPT", "IDENTITY"];
     let all = packed.into_iter().chain(rows).chain(rounded);
     all.map(|values| names.into_iter().zip(values).collect()).collect()
 }

@@ -283,7 +283,7 @@ pub fn adapter(b: &mut Bench) -> Result<(), GpuError> {
         lora::gradient_b(rec, &db, &x, thin.view(), 0.5, tokens);
         let [of_a, of_b] =
             [&together_a, &together_b].map(|matrix| Gradient { matrix, wide: &x, thin: thin.view() });
-        gradients(rec, of_b, Some(of_a), 0.5, tokens);
+        gradients(rec, &[of_b], Some(of_a), 0.5, tokens);
     })?;
     b.expect("z", &z, z_expected, F16);
     b.expect("u", &u_rows, u.iter().map(|u| 0.5 * u).collect(), F16);
