@@ -361,7 +361,7 @@ pub fn gated(gpu: &'static Gpu, size: &Size) -> Result<Vec<Timed>> {
     let [gate, up, y, dgate, dup] = rows_of(gpu, t, f)?;
     Ok(vec![Timed::new(format!("[{t}, {f}], both ways"), &[], move |rec| {
         ops::gated::plain::forward(rec, &y, &gate, &up, Activation::Gelu, t);
-        ops::gated::plain::backward(rec, &dgate, Some(&dup), &y, &gate, &up, Activation::Gelu, t);
+        ops::gated::plain::backward(rec, &dgate, Some(&dup), (&y, 0), &gate, &up, Activation::Gelu, t);
     })])
 }
 

@@ -143,10 +143,11 @@ impl Model<'_> {
         let gradients = [(Module::Proj, &branch.proj, dproj)];
         let lora = batch.lora(layer, Input::PerLayer);
         let x = &a[Saved::GatedInput];
-        linear::backward(p, Some((dgated_input, false)), &gradients, x, lora, &a[Saved::ZProj]);
+        let (dx, z) = (Some((dgated_input, false)), &a[Saved::ZProj]);
+        let parts = linear::backward_in_parts(p, dx, &gradients, x, lora, z);
         let (gate, input) = (&a[Saved::InpGate], &a[Saved::PerLayerInput]);
         let activation = self.config().per_layer_activation;
-        gated::backward(p, dinp_gate, None, dgated_input, gate, input, activation);
+        gated::backward(p, dinp_gate, None, (dgated_input, parts), gate, input, activation);
         let gradients = [(Module::InpGate, &branch.inp_gate, dinp_gate)];
         let lora = batch.lora(layer, Input::AfterFfn);
         let (dx, x, z) = (Some((dhidden, true)), &a[Saved::AfterFfn], &a[Saved::ZGate]);

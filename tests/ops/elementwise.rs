@@ -91,7 +91,7 @@ pub fn gated_both_ways(gpu: &Gpu) -> Outcome {
                     rec,
                     &dgate.rows,
                     Some(&dup.rows),
-                    &dy.rows,
+                    (&dy.rows, 0),
                     &gate.rows,
                     &up.rows,
                     activation,
@@ -103,7 +103,16 @@ pub fn gated_both_ways(gpu: &Gpu) -> Outcome {
             backward.close(&format!("dup {name}"), width, &dup.read(gpu, &name)?, &dup_expected)?;
             let dgate = Block::output(gpu, (0, 0), width, height);
             run(gpu, |rec| {
-                gated::backward(rec, &dgate.rows, None, &dy.rows, &gate.rows, &up.rows, activation, height);
+                gated::backward(
+                    rec,
+                    &dgate.rows,
+                    None,
+                    (&dy.rows, 0),
+                    &gate.rows,
+                    &up.rows,
+                    activation,
+                    height,
+                );
             })?;
             backward.close(
                 &format!("dgate alone {name}"),
@@ -137,7 +146,7 @@ pub fn extreme_gates(gpu: &Gpu) -> Outcome {
                     rec,
                     &dgate.rows,
                     Some(&dup.rows),
-                    &dy.rows,
+                    (&dy.rows, 0),
                     &gate.rows,
                     &up.rows,
                     activation,

@@ -1,9 +1,11 @@
 //! Sums of products on cooperative matrices of 16×16 that their consumers add up: norms, forward and backward.
 
+use rullama_train::base::config::Activation;
 use rullama_train::base::formats::GgmlType;
 use rullama_train::gpu::{Gpu, Recorder};
 use rullama_train::ops::Weight;
 use rullama_train::ops::act::Act;
+use rullama_train::ops::gated::plain as gated;
 use rullama_train::ops::linear::coop16;
 use rullama_train::ops::norm_add::coop16::{self as norm_add, Then};
 use rullama_train::ops::pack::Packed;
@@ -92,6 +94,16 @@ pub fn backward(gpu: &Gpu) -> Outcome {
             &found,
             &rms_backward(&added, &next_x, &next_w),
         )?;
+
+        let [gate, up] = [8, 9].map(|seed| rows(seed, t, k, false));
+        let [gate_rows, up_rows] = [&gate, &up].map(|x| Block::input(gpu, (0, 0), k, x));
+        let dgate = Block::output(gpu, (0, 0), k, t);
+        backward_in_parts(gpu, &products, t, k, |rec, parts| {
+            let (dy, gate, up) = ((&unused.rows, parts), &gate_rows.rows, &up_rows.rows);
+            gated::backward(rec, &dgate.rows, None, dy, gate, up, Activation::Gelu, t);
+        })?;
+        let expected = reference::gated::backward(&dnormed, &wide(&gate), &wide(&up), Activation::Gelu).0;
+        check.close(&format!("through a gate {name}"), k, &dgate.read(gpu, &name)?, &expected)?;
 
         let in_place = Block::output(gpu, (0, 0), k, t);
         backward_in_parts(gpu, &products, t, k, |rec, parts| add_up(rec, &in_place.rows, t, parts))?;

@@ -18,18 +18,19 @@ pub fn forward(p: &mut Pass, y: &Act, gate: &Act, up: &Act, activation: Activati
     }
 }
 
-/// `dgate`, and `dup` where something is trained through it.
+/// `dgate`, and `dup` where something is trained through it. With `parts`, `dy` is the sum of so many parts in the device's scratch: see
+/// [`crate::ops::linear::backward_in_parts`].
 pub fn backward(
     p: &mut Pass,
     dgate: &Act,
     dup: Option<&Act>,
-    dy: &Act,
+    (dy, parts): (&Act, u32),
     gate: &Act,
     up: &Act,
     activation: Activation,
 ) {
     let (dgate, dup) = (dgate.rows(), dup.map(Act::rows));
-    plain::backward(p.rec, dgate, dup, dy.rows(), gate.rows(), up.rows(), activation, p.tokens);
+    plain::backward(p.rec, dgate, dup, (dy.rows(), parts), gate.rows(), up.rows(), activation, p.tokens);
 }
 
 /// The gradients of gate and up: in their place where they are stored as tiles, else in `places`.
@@ -45,7 +46,7 @@ pub fn backward_in_place<'a>(
         return [gate, up];
     }
     let [dgate, dup] = places;
-    backward(p, dgate, Some(dup), dy, gate, up, activation);
+    backward(p, dgate, Some(dup), (dy, 0), gate, up, activation);
     places
 }
 
