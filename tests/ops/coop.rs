@@ -240,7 +240,8 @@ pub fn adapter(gpu: &Gpu) -> Outcome {
 pub fn adapter_pairs(gpu: &Gpu) -> Outcome {
     let mut check = Check::new("gradients of lora, 16×16", HALF);
     // Rows, K, and N and rank of each B.
-    let cases: [(usize, usize, &[(usize, usize)]); 8] = [
+    type Case = (usize, usize, &'static [(usize, usize)]);
+    let cases: [Case; 8] = [
         (1, 64, &[(32, 16)]),
         (300, 132, &[(516, 80)]),
         (1, 36, &[(68, 16), (20, 32)]),
