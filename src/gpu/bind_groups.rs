@@ -40,7 +40,7 @@ impl Group {
 }
 
 impl BindGroups {
-    /// The same groups, for a recording from its start.
+    /// These groups, for a recording from its start.
     pub(super) fn again(self) -> BindGroups {
         BindGroups { next: 0, new: Vec::new(), ..self }
     }
