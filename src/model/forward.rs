@@ -157,20 +157,15 @@ impl Model<'_> {
         false
     }
 
-    /// The dense feed-forward block, from its normed input to its output, which may be left in parts where no experts add to it: returns
-    /// their number.
+    /// The dense feed-forward block, from its normed input to its output, which may be left in parts: returns their number. None are left
+    /// where experts add to it, as nothing packs it on the way then.
     fn dense_forward(&self, p: &mut Pass, batch: &Batch, layer: usize, dense: &Dense, a: &LayerActs) -> u32 {
         let lora = batch.lora(layer, Input::FfnNormed);
         linear::forward(p, &dense.gate_up(a), &a[Saved::FfnNormed], lora, &a[Saved::ZFfn]);
         let activation = self.config().layers[layer].activation;
         gated::forward(p, &a[Saved::Gated], &a[Saved::FfnGate], &a[Saved::FfnUp], activation);
         let lora = batch.lora(layer, Input::Gated);
-        let (output, gated, z) = (dense.output(a), &a[Saved::Gated], &a[Saved::ZDown]);
-        if self.layers[layer].experts.is_some() {
-            linear::forward(p, &output, gated, lora, z);
-            return 0;
-        }
-        linear::forward_in_parts(p, &output, gated, lora, z)
+        linear::forward_in_parts(p, &dense.output(a), &a[Saved::Gated], lora, &a[Saved::ZDown])
     }
 
     /// The per-layer branch: the stream decides how much of a token's embedding for this layer is added to it. Its output may be left in

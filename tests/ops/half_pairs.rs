@@ -24,7 +24,7 @@ const CASES: [(usize, usize, usize, usize, [bool; 2]); 6] = [
     (5, 20, 16, 16, [false, true]), // more heads than a workgroup takes at once
 ];
 
-/// How keys and values come.
+/// The storage of the heads that a kernel reads.
 #[derive(Clone, Copy, Debug)]
 enum Source {
     InF32,

@@ -1,9 +1,10 @@
 //! `activation(gate)·up`, of the feed-forward block and of the per-layer embeddings.
 
 use crate::base::config::Activation;
-use crate::gpu::{Binding, Kernel, Recorder, grid};
+use crate::gpu::{Kernel, Recorder, grid};
 use crate::ops::Rows;
 use crate::ops::gated::sizes;
+use crate::ops::partial_sums;
 
 /// Twin of `Params` in shaders/gated/plain.wgsl.
 #[repr(C)]
@@ -38,10 +39,7 @@ pub fn backward(
     let count = rows * dy.stride;
     let write_dup = u32::from(dup.is_some());
     let params = Params { count: count as u32, write_dup, parts: parts.max(1) };
-    let dy = match parts {
-        0 => dy.bind(4),
-        _ => Binding { index: 4, buffer: rec.gpu().partial_sums(), range: None },
-    };
+    let dy = partial_sums::operand(rec, dy, parts, 4);
     let dup = dup.map_or(rec.unused(6), |d| d.bind(6));
     let bindings = [gate.bind(1), up.bind(2), dy, dgate.bind(5), dup];
     let kernel = Kernel::new("gated/plain", "backward").with_sizes(sizes(activation));

@@ -64,8 +64,7 @@ pub fn forward(
 /// Room for the parts of the one output, where only the op that packs it reads it.
 fn unsummed(outputs: &[&Projection], rows: usize) -> Option<Unsummed> {
     let [(_, weight, y)] = outputs else { return None };
-    let is_whole = weight.tiles.len() == 1 && weight.rows.is_multiple_of(4) && weight.bias.is_none();
-    if is_whole && y.is_packed_by_reader() { Unsummed::new(rows, weight.rows, 1) } else { None }
+    if weight.bias.is_none() && y.is_packed_by_reader() { Unsummed::of(weight, rows) } else { None }
 }
 
 /// See [`super::backward`]. With `in_parts`, the gradient of `x` may be left in parts: returns their number, or 0.

@@ -33,7 +33,7 @@ pub type Projection<'a> = (Module, &'a Weight, &'a Act);
 /// Computes `z` and every output of the matrices that read `x` `[T, K]`. Outputs that are kept already are skipped, and `z` where it is
 /// kept beside all of them.
 pub fn forward(p: &mut Pass, outputs: &[Projection], x: &Act, lora: Option<Lora>, z: &Act) {
-    if z.is_kept() && outputs.iter().all(|(_, _, y)| y.is_kept()) {
+    if are_kept(outputs, z) {
         return;
     }
     match p.operands() {
@@ -45,14 +45,20 @@ pub fn forward(p: &mut Pass, outputs: &[Projection], x: &Act, lora: Option<Lora>
 /// [`forward`] for a consumer that adds up sums: returns the number of parts in the device's scratch whose sum is the one output, or 0 where
 /// the output's memory holds that. The consumer comes next: every product may use the scratch.
 pub fn forward_in_parts(p: &mut Pass, outputs: &[Projection], x: &Act, lora: Option<Lora>, z: &Act) -> u32 {
-    let is_kept = z.is_kept() && outputs.iter().all(|(_, _, y)| y.is_kept());
+    if are_kept(outputs, z) {
+        return 0;
+    }
     match p.operands() {
-        Some(scratch) if !is_kept => adapted_coop16::forward(p, &scratch, outputs, x, lora, z, true),
-        _ => {
-            forward(p, outputs, x, lora, z);
+        Some(scratch) => adapted_coop16::forward(p, &scratch, outputs, x, lora, z, true),
+        None => {
+            adapted_tiled::forward(p, outputs, x, lora, z);
             0
         }
     }
+}
+
+fn are_kept(outputs: &[Projection], z: &Act) -> bool {
+    z.is_kept() && outputs.iter().all(|(_, _, y)| y.is_kept())
 }
 
 /// Adds the gradients of the adapters' matrices and, where `dx` is given, computes the gradient of `x`: added to what `dx`
@@ -126,8 +132,7 @@ pub fn frozen_in_parts(p: &mut Pass, y: &Act, x: &Act, weight: &Weight, scale: f
         return 0;
     };
     let x = operand(p.rec, &scratch.x, x, weight.cols, p.tokens);
-    let unsummed = Unsummed::new(p.tokens, weight.rows, 1);
-    let mut unsummed = unsummed.filter(|_| weight.tiles.len() == 1 && weight.rows.is_multiple_of(4));
+    let mut unsummed = Unsummed::of(weight, p.tokens);
     coop16::forward_onto(p.rec, y.rows().all(), x, weight, scale, None, p.tokens, unsummed.as_mut());
     unsummed.map_or(0, |unsummed| unsummed.count)
 }

@@ -1,9 +1,10 @@
 //! Adds a norm's result to the residual stream, and packs the operand of the next products, in one kernel.
 
-use crate::gpu::{Binding, Kernel, Recorder};
+use crate::gpu::{Kernel, Recorder};
 use crate::ops::Rows;
 use crate::ops::act::Act;
 use crate::ops::pack::Packed;
+use crate::ops::partial_sums;
 use crate::ops::rms_norm::Norm;
 use crate::ops::rms_norm::coop16::{ROWS, THREADS};
 
@@ -74,7 +75,7 @@ pub fn forward(
     let kernel = Kernel::new("norm_add/coop16", "forward").with_sizes(sizes).with_sizes(x.source_sizes());
     let mut bindings = x.bind_source(1, 8, 9);
     if parts > 0 {
-        bindings[0] = Binding { index: 1, buffer: rec.gpu().partial_sums(), range: None };
+        bindings[0] = partial_sums::in_scratch(rec, 1);
     }
     bindings.extend(norm.weights_of_norm(rec, 2));
     bindings.extend([residual.bind(3), y.map_or(rec.unused(4), |y| y.bind(4))]);

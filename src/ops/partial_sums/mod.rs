@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use crate::gpu::{Binding, Gpu, Kernel, PARTIAL_SUMS, Recorder, grid};
-use crate::ops::Rows;
+use crate::ops::{Rows, Weight};
 
 /// Twin of `Params` in shaders/partial_sums/plain.wgsl.
 #[repr(C)]
@@ -85,11 +85,32 @@ pub struct Unsummed {
 }
 
 impl Unsummed {
+    /// [`Unsummed::new`] for the result of one product with `weight`; `None` also where the product takes several dispatches, or its rows are
+    /// no whole vec4s.
+    pub fn of(weight: &Weight, rows: usize) -> Option<Unsummed> {
+        let is_whole = weight.tiles.len() == 1 && weight.rows.is_multiple_of(4);
+        if is_whole { Unsummed::new(rows, weight.rows, 1) } else { None }
+    }
+
     /// No parts yet; `None` where the scratch has no room for two parts of each of `products` results `[rows, cols]`.
     pub fn new(rows: usize, cols: usize, products: usize) -> Option<Unsummed> {
         let most = room(rows, cols.div_ceil(4)) / products.max(1);
         (most > 1).then_some(Unsummed { count: 0, most })
     }
+}
+
+/// The operand of a kernel that adds up sums, at binding `index`: `parts` parts in the device's scratch, or `rows` where there are none. The
+/// kernel reads `parts.max(1)` parts.
+pub fn operand<'a>(rec: &Recorder<'a>, rows: &'a Rows, parts: u32, index: u32) -> Binding<'a> {
+    match parts {
+        0 => rows.bind(index),
+        _ => in_scratch(rec, index),
+    }
+}
+
+/// The device's scratch at binding `index`.
+pub fn in_scratch<'g>(rec: &Recorder<'g>, index: u32) -> Binding<'g> {
+    Binding { index, buffer: rec.gpu().partial_sums(), range: None }
 }
 
 /// [`split`] without the sum: the parts are added to `unsummed`, and the target's memory is not written.

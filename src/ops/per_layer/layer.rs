@@ -4,6 +4,7 @@ use crate::gpu::{Binding, Kernel, Recorder, grid};
 use crate::ops::Rows;
 use crate::ops::Weight;
 use crate::ops::op;
+use crate::ops::partial_sums;
 use crate::ops::rms_norm::{Norm, plain};
 
 /// Twin of `Params` in shaders/per_layer/layer.wgsl.
@@ -45,10 +46,7 @@ pub fn forward(
     rows: usize,
 ) {
     let width = norm.width;
-    let x = match parts {
-        0 => x.bind(3),
-        _ => Binding { index: 3, buffer: rec.gpu().partial_sums(), range: None },
-    };
+    let x = partial_sums::operand(rec, x, parts, 3);
     let ids = Binding { index: 2, buffer: table.ids, range: None };
     let (threads, alone, workgroups) = plain::threads(rec, rows);
     for tile in &table.rows.tiles {

@@ -4,7 +4,8 @@ use crate::gpu::{Binding, Kernel, Recorder};
 use crate::ops::Rows;
 use crate::ops::act::Act;
 use crate::ops::pack::Packed;
-use crate::ops::rms_norm::Norm;
+use crate::ops::partial_sums;
+use crate::ops::rms_norm::{Norm, Through};
 
 /// Rows per workgroup, and threads per row.
 pub(in crate::ops) const ROWS: usize = 4;
@@ -26,17 +27,6 @@ struct Params {
     parts: u32,
 }
 
-/// A norm that a gradient passes: what the norm read, which may come packed, and where the gradient of that goes.
-#[derive(Clone, Copy)]
-pub struct Through<'a> {
-    /// The packed result.
-    pub dx: &'a Packed,
-    /// The norm's input.
-    pub x: &'a Act,
-    /// A norm with weights, or none at all: then the gradient is packed as it is.
-    pub norm: &'a Norm,
-}
-
 /// `y = norm(x)` over `rows` rows, for a norm with weights; every row of `y` is scaled as [`Packed::pack`] does.
 pub fn forward(rec: &mut Recorder, y: &Packed, x: &Rows, norm: &Norm, rows: usize) {
     let bindings = [x.bind(1), norm.weights(rec, 2), y.bind(3), y.bind_factors(4)];
@@ -52,7 +42,7 @@ pub fn backward(rec: &mut Recorder, dx: &Packed, dy: &Rows, x: &Act, norm: &Norm
 }
 
 /// `dx = scale·(dx + (∂norm/∂x)ᵀ·dy)` in f32, for a norm with weights; `x` may come packed. With `parts`, `dy` is their sum: see
-/// [`crate::ops::partial_sums::Unsummed`]. The gradient `dx` then goes `through` another norm of the same width.
+/// [`crate::ops::partial_sums::Unsummed`]. The gradient `dx` then goes `through` another norm of the same width, with weights, or is packed as it is where that is none.
 pub fn backward_add(
     rec: &mut Recorder,
     dx: &Rows,
@@ -61,9 +51,9 @@ pub fn backward_add(
     norm: &Norm,
     rows: usize,
     scale: f32,
-    through: Option<Through>,
+    through: Option<Through<&Packed>>,
 ) {
-    let dy = if parts > 0 { in_scratch(rec) } else { dy.bind(5) };
+    let dy = partial_sums::operand(rec, dy, parts, 5);
     let mut kernel = Backward::new(norm, rows, dy, parts.max(1));
     kernel.params = Params { added_tiles: x.tile_stride(), added_eps: norm.eps, scale, ..kernel.params };
     kernel.sizes.extend([("ADDS", 1), ("ADDED_MATRICES", u32::from(x.tile_stride() > 0))]);
@@ -77,17 +67,12 @@ pub fn backward_add(
 }
 
 /// `dy += Σ parts` in f32, of `parts` parts in the device's scratch; the gradient `dy` then goes `through` a norm.
-pub fn backward_of_sum(rec: &mut Recorder, dy: &Rows, parts: u32, through: Through, rows: usize) {
-    let mut kernel = Backward::new(through.norm, rows, in_scratch(rec), parts);
+pub fn backward_of_sum(rec: &mut Recorder, dy: &Rows, parts: u32, through: Through<&Packed>, rows: usize) {
+    let mut kernel = Backward::new(through.norm, rows, partial_sums::in_scratch(rec, 5), parts);
     kernel.sizes.push(("SUMS", 1));
     kernel.bindings.push(dy.bind(6));
     kernel.pass(rec, through);
     kernel.dispatch(rec);
-}
-
-/// The parts of a sum, in the place of `dy`.
-fn in_scratch<'g>(rec: &Recorder<'g>) -> Binding<'g> {
-    Binding { index: 5, buffer: rec.gpu().partial_sums(), range: None }
 }
 
 /// A dispatch of the kernel's backward, as far as it is known.
@@ -102,7 +87,7 @@ impl<'a> Backward<'a> {
         Backward { params: Params { parts, ..params(norm, rows) }, sizes: Vec::new(), bindings: vec![dy] }
     }
 
-    fn pass(&mut self, rec: &Recorder<'a>, Through { dx, x, norm }: Through<'a>) {
+    fn pass(&mut self, rec: &Recorder<'a>, Through { dx, x, norm }: Through<'a, &'a Packed>) {
         self.params = Params { tiles: dx.tiles(), x_tiles: x.tile_stride(), eps: norm.eps, ..self.params };
         self.sizes.extend([("PACKS", 1), norm.size(), ("MATRICES", u32::from(x.tile_stride() > 0))]);
         self.bindings.extend([dx.bind(3), dx.bind_factors(4)]);

@@ -5,6 +5,7 @@ pub mod plain;
 
 use crate::gpu::{Binding, Gpu, GpuError, Recorder};
 use crate::ops::act::Act;
+use crate::ops::pack::Packed;
 use crate::ops::partial_sums;
 use crate::ops::pass::Pass;
 
@@ -88,9 +89,9 @@ pub fn forward_add(p: &mut Pass, y: &Act, x: &Act, norm: &Norm, residual: &Act) 
 
 /// A norm that a gradient passes: what the norm read, and where the gradient of that goes.
 #[derive(Clone, Copy)]
-pub struct Through<'a> {
+pub struct Through<'a, D = &'a Act> {
     /// The result.
-    pub dx: &'a Act,
+    pub dx: D,
     /// The norm's input.
     pub x: &'a Act,
     /// The norm.
@@ -99,9 +100,9 @@ pub struct Through<'a> {
 
 impl<'a> Through<'a> {
     /// For the kernels that pack their result; `None` where `dx` is not stored as tiles.
-    fn packed(self) -> Option<coop16::Through<'a>> {
+    fn packed(self) -> Option<Through<'a, &'a Packed>> {
         let Through { dx, x, norm } = self;
-        dx.tiles().map(|dx| coop16::Through { dx, x, norm })
+        dx.tiles().map(|dx| Through { dx, x, norm })
     }
 }
 
