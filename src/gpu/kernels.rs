@@ -19,7 +19,7 @@ pub struct Least {
 
 /// The least size on an H200, which has 132 multiprocessors. For as many multiplications, the kernels on 16×16 matrices take 50 µs more.
 const WORTH_CUDA: Least =
-    Least { tokens: 512, expert_rows: 384, blocks: 90, multiplications: 15_000_000_000 };
+    Least { tokens: 448, expert_rows: 384, blocks: 90, multiplications: 15_000_000_000 };
 
 /// Operands of products and of attention, the slowest first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -11,14 +11,16 @@ const HEAD_BYTES: [u64; 2] = [128 << 20, 256 << 20];
 /// Bytes of logits per loss token, between these bounds.
 const HEAD_BYTES_PER_TOKEN: u64 = 32 << 10;
 
-/// Rows that products in CUDA take at a time.
+/// Most rows that products in CUDA take at a time.
 const LONG: usize = 1024;
+/// Rows of a block of CUDA's products.
+const LONG_BLOCK: usize = 256;
 
 /// Rows of `vocab` logits, of `loss_tokens` in all; `tiles` where products run on 16×16 matrices, which compute 128 rows at a time.
 /// `long` where they are multiplied in CUDA.
 pub fn rows(vocab: usize, loss_tokens: usize, tiles: bool, long: bool) -> usize {
     if long {
-        return LONG;
+        return long_rows(loss_tokens);
     }
     let row_bytes = (vocab.next_multiple_of(4) * 4) as u64;
     let bytes = (loss_tokens as u64 * HEAD_BYTES_PER_TOKEN).clamp(HEAD_BYTES[0], HEAD_BYTES[1]);
@@ -27,12 +29,49 @@ pub fn rows(vocab: usize, loss_tokens: usize, tiles: bool, long: bool) -> usize 
     whole.min(loss_tokens.max(1))
 }
 
-/// Bytes of the fragments of the output projection, if passes should multiply their logits in CUDA where a plan with them fits: the logits,
-/// in f32 and in f16, take at most a sixteenth of the memory that the whole plan may take. Where all fragments fit into that too, there is
-/// room for all.
-pub fn long_fragments(gpu: &Gpu, config: &Config, passes: Passes) -> Option<u64> {
-    let logits = (LONG * config.vocab * 6) as u64;
-    let room = (passes.recompute.memory() / 16).checked_sub(logits)?;
-    let is_long = gpu.kernels().cuda().is_some() && passes.capacity.loss_tokens >= LONG;
-    is_long.then(|| cuda::head_bytes(config.vocab, config.width, room.min(gpu.max_binding_bytes())))
+fn long_rows(loss_tokens: usize) -> usize {
+    loss_tokens.next_multiple_of(LONG_BLOCK).min(LONG)
+}
+
+/// Bytes of the fragments of the output projection with which logits are multiplied in CUDA.
+#[derive(Clone, Copy, Default)]
+pub struct LongFragments {
+    /// Of all of it, where passes have loss tokens enough.
+    pub all: Option<u64>,
+    /// Of as much of it as fits, with the logits in f32 and in f16, into a sixteenth of the memory that the whole plan may take: whatever
+    /// layers keep, this is worth its memory. `None` where the logits alone take more.
+    pub worthwhile: Option<u64>,
+}
+
+impl LongFragments {
+    /// The bytes for `passes` of a model.
+    pub fn of(gpu: &Gpu, config: &Config, passes: Passes) -> LongFragments {
+        let loss_tokens = passes.capacity.loss_tokens;
+        let is_long = gpu.kernels().cuda().is_some_and(|least| loss_tokens >= least.tokens.max(1));
+        if !is_long {
+            return LongFragments::default();
+        }
+        let bytes =
+            |room: u64| cuda::head_bytes(config.vocab, config.width, room.min(gpu.max_binding_bytes()));
+        let logits = (long_rows(loss_tokens) * config.vocab * 6) as u64;
+        let room = (passes.recompute.memory() / 16).checked_sub(logits);
+        LongFragments { all: Some(bytes(u64::MAX)), worthwhile: room.map(bytes) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::rows;
+
+    #[test]
+    fn rows_fill_blocks_of_cuda() {
+        let long = [1, 256, 511, 700, 1000, 8192].map(|loss_tokens| rows(262_144, loss_tokens, true, true));
+        assert_eq!(long, [256, 256, 512, 768, 1024, 1024]);
+    }
+
+    #[test]
+    fn rows_stay_within_their_bytes() {
+        let short = [1, 100, 511, 8192].map(|loss_tokens| rows(262_144, loss_tokens, true, false));
+        assert_eq!(short, [1, 100, 128, 256]);
+    }
 }

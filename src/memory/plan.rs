@@ -3,7 +3,7 @@
 use super::experts::{ExpertActs, ExpertScratch, Offloaded};
 use super::keep::{Kept, LayerCosts, Recompute, Shared, choose};
 use super::lend::Lent;
-use super::logits;
+use super::logits::{self, LongFragments};
 use super::storage::Storages;
 use super::table::{self, Entry, Own, Saved, Span, TABLE, TEMPS, Temp};
 use super::widths::LayerWidths;
@@ -106,19 +106,21 @@ pub struct Demand<'a> {
 
 impl Plan {
     /// A plan with the largest chunk, of [`Demand::least_chunk`] tokens or more, with which it fits, where there is a limit. Logits are
-    /// multiplied in CUDA where they take little of the limit, and fit too.
+    /// multiplied in CUDA where layers keep as much then, or where that takes little of the limit, and fits.
     pub fn of(gpu: &Gpu, demand: &Demand, passes: Passes) -> Plan {
         let tokens = passes.capacity.tokens;
         let with = |chunk: usize, long_head: Option<u64>| {
             Planner::new(gpu, demand, passes, chunk.next_multiple_of(64).min(tokens), long_head).plan()
         };
-        let long = logits::long_fragments(gpu, demand.config, passes);
-        let Recompute::Within(limit) = passes.recompute else { return with(demand.chunk, long) };
+        let long = LongFragments::of(gpu, demand.config, passes);
+        let Recompute::Within(limit) = passes.recompute else { return with(demand.chunk, long.worthwhile) };
         let mut chunk = demand.chunk.min(tokens);
         loop {
-            let with_long =
-                long.map(|fragments| with(chunk, Some(fragments))).filter(|plan| plan.total() <= limit);
-            let plan = with_long.unwrap_or_else(|| with(chunk, None));
+            let plain = with(chunk, None);
+            let fits = |plan: &Plan| plan.total() <= limit;
+            let with_long = |bytes: Option<u64>| Some(with(chunk, Some(bytes?))).filter(fits);
+            let as_kept = with_long(long.all).filter(|plan| plan.kept == plain.kept);
+            let plan = as_kept.or_else(|| with_long(long.worthwhile)).unwrap_or(plain);
             if plan.total() <= limit || chunk / 2 < demand.least_chunk {
                 return plan;
             }
