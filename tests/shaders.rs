@@ -95,7 +95,7 @@ fn combinations() -> Vec<Combination> {
 fn every_combination_is_valid() {
     let combinations = combinations();
     let names: Vec<_> = combinations.iter().map(|c| &c.name).collect();
-    let expected = 234 + 37 * GgmlType::SUPPORTED.len();
+    let expected = 234 + 39 * GgmlType::SUPPORTED.len();
     assert_eq!(combinations.len(), expected, "checked {names:?}");
     for c in &combinations {
         assert!(!c.module.entry_points.is_empty(), "{}: a shader without entry points does nothing", c.name);
@@ -109,7 +109,7 @@ fn limits_of_every_browser() {
         // Devices with cooperative matrices or SIMD registers must have more: see src/gpu/select.rs.
         let storage_limit = match plain {
             true => STORAGE_BUFFERS,
-            false if name.contains("coop16") => 14,
+            false if name.contains("coop16") => 20,
             false => 10,
         };
         let workgroup_limit = if plain { WORKGROUP_BYTES } else { 2 * WORKGROUP_BYTES };
@@ -237,19 +237,23 @@ fn params_are_twins() {
             .lines()
             .map(|line| line.trim().trim_end_matches(',').to_string())
             .filter(|l| !l.is_empty())
-            .flat_map(|line| if line == "mask: MaskParams" { mask_params() } else { vec![line] })
+            .flat_map(|line| match line.as_str() {
+                "mask: MaskParams" => fields("dropout/grouped", "MaskParams", "mask_"),
+                "gradients: GradientParams" => fields("lora/coop16_gradients", "GradientParams", ""),
+                _ => vec![line],
+            })
             .collect();
         assert_eq!(wgsl, rust, "{shader}: Params in WGSL (left) and in Rust (right)");
     }
 }
 
-/// The fields of `mask: MaskParams`, with the prefix that they have in WGSL.
-fn mask_params() -> Vec<String> {
-    let file = rust_twin("dropout/grouped");
-    let (_, after) = file.split_once("struct MaskParams {").expect("its home");
+/// The fields of a struct within `Params`, whose home are the Rust files of `shader`, with the prefix that they have in WGSL.
+fn fields(shader: &str, name: &str, prefix: &str) -> Vec<String> {
+    let file = rust_twin(shader);
+    let (_, after) = file.split_once(&format!("struct {name} {{")).expect("its home");
     let (body, _) = after.split_once('}').expect("it ends");
     let fields = body.lines().map(|line| line.trim().trim_end_matches(',')).filter(|l| !l.is_empty());
-    fields.map(|field| format!("mask_{field}")).collect()
+    fields.map(|field| format!("{prefix}{field}")).collect()
 }
 
 /// The Rust files of the shader's op, one after the other.

@@ -6,7 +6,8 @@
 // on a multiprocessor.
 // The importer has the bindings, `params` and these functions: `tile_of` tells what a workgroup multiplies; `x_at` and `z_at` tell
 // where a matrix of x and z begins; `b_at` and `a_at` tell where a row of the adapter's matrix begins; `place` tells where a row of
-// the result begins, or NONE. With GROUPED, the rows of x are grouped by expert.
+// the result begins, or NONE. With GROUPED, the rows of x are grouped by expert. With GRADIENTS, the workgroups of backward behind those of
+// `params.parts` parts compute an adapter's gradients: they take the places of a device that the product leaves.
 
 // The matrices that a workgroup multiplies.
 struct Tile {
@@ -22,8 +23,13 @@ const NONE: u32 = 0xffffffffu;
 const FORWARD_PITCH: u32 = 10u;     // 32 steps and 8 halves, / 4
 const BACKWARD_PITCH: u32 = 34u;    // 128 columns and 8 halves, / 4
 
+#if {GRADIENTS}
+var<workgroup> staged: array<vec4<f16>, 1536>;      // as below, and what gradients stage
+var<workgroup> finished: array<vec4<f32>, 640>;
+#else
 var<workgroup> staged: array<vec4<f16>, 1280>;      // forward: 128 rows of W; backward: 32 rows of 128 columns
 var<workgroup> finished: array<vec4<f32>, 576>;     // 16×32 results per subgroup, 9 vec4s per row
+#end
 
 // Forward, each thread loads a slice of its own row of W; backward, one of the four slices of one of 32 rows.
 fn load_forward(tile: Tile, column: u32, step: u32, lane: u32) -> Slice {
@@ -81,9 +87,30 @@ fn store(tile: Tile, row0: u32, col4: u32, lane: u32) {
 }
 
 // forward: y = x·Wᵀ + z·Bᵀ; backward: dx = dy·W + u·A
-#for (pass, summed, own, load, across, down, pitch) in (forward, params.weight_cols, lane * FORWARD_PITCH, coopLoad, 16u * FORWARD_PITCH, 4u, FORWARD_PITCH) (backward, tile.rows, lane % 32u * BACKWARD_PITCH + lane / 32u * 8u, coopLoadT, 4u, 16u * BACKWARD_PITCH, BACKWARD_PITCH)
+#for (pass, beside, summed, own, load, across, down, pitch) in (forward, 0, params.weight_cols, lane * FORWARD_PITCH, coopLoad, 16u * FORWARD_PITCH, 4u, FORWARD_PITCH) (backward, {GRADIENTS}, tile.rows, lane % 32u * BACKWARD_PITCH + lane / 32u * 8u, coopLoadT, 4u, 16u * BACKWARD_PITCH, BACKWARD_PITCH)
 @compute @workgroup_size(128)
-fn {pass}(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+fn {pass}(@builtin(workgroup_id) id: vec3<u32>, @builtin(num_workgroups) all: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+#if {beside}
+    if id.z >= params.parts {
+        let index = ((id.z - params.parts) * all.y + id.y) * all.x + id.x;
+        if index < params.end_0 {
+            gradient_0(index, lane);
+#if {SECOND}
+        } else if index < params.end_1 {
+            gradient_1(index - params.end_0, lane);
+#end
+#if {THIRD}
+        } else if index < params.end_2 {
+            gradient_2(index - params.end_1, lane);
+#end
+#if {OF_A}
+        } else if index < params.end_a {
+            gradient_a(index - params.end_2, lane);
+#end
+        }
+        return;
+    }
+#end
     let group = vec3<u32>(id[{TURNED}], id[1 - {TURNED}], id.z);
 #if {GROUPED}
     // Tiles of experts that W does not hold are skipped; the difference may wrap. naga takes only a single comparison as uniform.

@@ -10,7 +10,7 @@ pub(super) const COOPERATIVE: wgpu::Features = wgpu::Features::EXPERIMENTAL_COOP
     .union(wgpu::Features::SUBGROUP_BARRIER);
 
 /// The cooperative matrices that the adapter reports, if there are kernels for them. The variants `coop16` need matrices of 16×16,
-/// subgroups of 32, 32 KiB of workgroup memory and 14 storage buffers; the variants `coop8` need 8×8 and subgroups of one known size.
+/// subgroups of 32, 32 KiB of workgroup memory and 20 storage buffers; the variants `coop8` need 8×8 and subgroups of one known size.
 pub(super) fn cooperative_matrices(adapter: &wgpu::Adapter) -> Option<Matrices> {
     let (info, limits) = (adapter.get_info(), adapter.limits());
     let has = |edge: u32| {
@@ -27,7 +27,7 @@ pub(super) fn cooperative_matrices(adapter: &wgpu::Adapter) -> Option<Matrices> 
         _ => Some(info.subgroup_min_size).filter(|lanes| *lanes == info.subgroup_max_size),
     }?;
     let wide = limits.max_compute_workgroup_storage_size >= 32 << 10
-        && limits.max_storage_buffers_per_shader_stage >= 14;
+        && limits.max_storage_buffers_per_shader_stage >= 20;
     if has(16) && lanes == 32 && wide {
         return Some(Matrices { edge: 16, lanes });
     }

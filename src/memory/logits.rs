@@ -36,10 +36,10 @@ fn long_rows(loss_tokens: usize) -> usize {
 /// Bytes of the fragments of the output projection with which logits are multiplied in CUDA.
 #[derive(Clone, Copy, Default)]
 pub struct LongFragments {
-    /// Of all of it, where passes have loss tokens enough.
+    /// Bytes for the whole projection, where passes have loss tokens enough.
     pub all: Option<u64>,
-    /// Of as much of it as fits, with the logits in f32 and in f16, into a sixteenth of the memory that the whole plan may take: whatever
-    /// layers keep, this is worth its memory. `None` where the logits alone take more.
+    /// Bytes for as much of the projection as fits, with the logits in f32 and in f16, into a sixteenth of the memory that the whole plan may
+    /// take: whatever layers keep, this is worth its memory. `None` where the logits alone take more.
     pub worthwhile: Option<u64>,
 }
 

@@ -5,7 +5,7 @@ use rullama_train::gpu::Gpu;
 use rullama_train::ops::linear::coop16 as coop_linear;
 use rullama_train::ops::linear::coop16::LowRank;
 use rullama_train::ops::lora::coop16 as coop_lora;
-use rullama_train::ops::lora::coop16_gradients::{FEW, Gradient, gradients as adapter_gradients};
+use rullama_train::ops::lora::coop16_gradients::{Beside, FEW, Gradient, gradients as adapter_gradients};
 use rullama_train::ops::lora::coop16_project::{Member, project, project_back};
 use rullama_train::ops::pack::Packed;
 use rullama_train::reference;
@@ -238,6 +238,17 @@ pub fn adapter(gpu: &Gpu) -> Outcome {
 
 /// The gradients of up to three `B`, of different sizes, and of `A`, together and of the `B` alone, over few and over more rows.
 pub fn adapter_pairs(gpu: &Gpu) -> Outcome {
+    adapter_cases(gpu, None)
+}
+
+/// These gradients behind the workgroups of a product, whose result they leave as it is.
+pub fn beside(gpu: &Gpu) -> Outcome {
+    [GgmlType::F32, GgmlType::Q4_K, GgmlType::Q6_K]
+        .into_iter()
+        .try_for_each(|ty| adapter_cases(gpu, Some(ty)))
+}
+
+fn adapter_cases(gpu: &Gpu, product: Option<GgmlType>) -> Outcome {
     let mut check = Check::new("gradients of lora, 16×16", HALF);
     // Rows, K, and N and rank of each B.
     type Case = (usize, usize, &'static [(usize, usize)]);
@@ -251,9 +262,10 @@ pub fn adapter_pairs(gpu: &Gpu) -> Outcome {
         (FEW, 20, &[(36, 16), (132, 16), (4, 32)]),
         (FEW + 1, 20, &[(36, 32), (132, 16), (68, 48)]),
     ];
-    for ((t, k, members), with_a) in cases.into_iter().flat_map(|case| [(case, true), (case, false)]) {
-        let name = format!("T={t} K={k} N,R={members:?} with A={with_a}");
-        adapter_gradient(gpu, &mut check, &name, t, k, members, with_a)?;
+    let cases = cases.into_iter().filter(|(t, ..)| product.is_none() || *t <= FEW);
+    for ((t, k, members), with_a) in cases.flat_map(|case| [(case, true), (case, false)]) {
+        let name = format!("T={t} K={k} N,R={members:?} with A={with_a} beside {product:?}");
+        adapter_gradient(gpu, &mut check, &name, (t, k, members), with_a, product)?;
     }
     check.done()
 }
@@ -262,10 +274,9 @@ fn adapter_gradient(
     gpu: &Gpu,
     check: &mut Check,
     name: &str,
-    t: usize,
-    k: usize,
-    members: &[(usize, usize)],
+    (t, k, members): (usize, usize, &[(usize, usize)]),
     with_a: bool,
+    product: Option<GgmlType>,
 ) -> Outcome {
     let ranks = members.iter().map(|(_, rank)| rank).sum();
     let (x, u, z) = (rows(1, t, k, false), rows(2, t, ranks, false), rows(3, t, ranks, false));
@@ -290,7 +301,11 @@ fn adapter_gradient(
         .map(|((db, wide), &at)| Gradient { matrix: &db.param, wide, thin: z_rows.rows.from(at) })
         .collect();
     let a = Gradient { matrix: &da.param, wide: &wide_x, thin: u_rows.view() };
-    run(gpu, |rec| adapter_gradients(rec, &b, with_a.then_some(a), 0.5, t))?;
+    let a = with_a.then_some(a);
+    match product {
+        None => run(gpu, |rec| adapter_gradients(rec, &b, a, 0.5, t))?,
+        Some(ty) => beside_product(gpu, name, ty, t, Beside::new(&b, a, 0.5, t))?,
+    }
     for (i, (db, expected)) in dbs.iter().zip(&expected).enumerate() {
         check.close(&format!("dB {i} {name}"), members[i].1, &db.read(gpu, name)?, expected)?;
     }
@@ -299,4 +314,21 @@ fn adapter_gradient(
         false => vec![0.0; ranks * k],
     };
     check.close(&format!("dA {name}"), k, &da.read(gpu, name)?, &sum(&wide(&before_a), &of_a))
+}
+
+/// `dx = dy·W` with other work beside it is `dx` alone, bit for bit.
+fn beside_product(gpu: &Gpu, name: &str, ty: GgmlType, t: usize, beside: Beside) -> Outcome {
+    let (n, k) = (131, widths(ty)[2]);
+    let (weight, _) = random_weight(gpu, ty, n, k, true);
+    let dy = packed(gpu, &Block::input(gpu, (4, 8), n, &rows(1, t, n, false)), n, t)?;
+    let [alone, with] = [(); 2].map(|()| Block::output(gpu, (8, 4), k, t));
+    run(gpu, |rec| coop_linear::backward(rec, alone.view(), &dy, &weight, 1.0, None, t, false))?;
+    let beside = Some(beside);
+    run(gpu, |rec| {
+        coop_linear::backward_onto(rec, with.view(), &dy, &weight, 1.0, None, t, false, None, beside)
+    })?;
+    match alone.read(gpu, name)? == with.read(gpu, name)? {
+        true => Ok(()),
+        false => Err(format!("{name}: the product differs from the product alone").into()),
+    }
 }

@@ -79,7 +79,7 @@ const ALL: &[GgmlType] = &GgmlType::SUPPORTED;
 const COMMON: &[GgmlType] = &[GgmlType::F32, F16, Q5_0, Q8_0, Q4_K, Q6_K];
 const OTHERS: &[GgmlType] = &[BF16, Q4_0, Q4_1, Q5_1, Q2_K, Q3_K, Q5_K, IQ4_NL, IQ4_XS, MXFP4];
 
-const CASES: [Case; 121] = [
+const CASES: [Case; 123] = [
     case("adamw", "ten steps of adamw and sgd, with clipping", F32, adamw::ten_steps),
     case("adamw", "gradients that are not finite", F32, adamw::non_finite),
     case("argmax", "the likeliest token", F32, decoding::likeliest),
@@ -196,6 +196,8 @@ const CASES: [Case; 121] = [
     case("lora", "gradients apart", COOP16, coop::adapter),
     case("lora", "gradients apart, sums split", COOP16, |gpu| split(gpu, coop::adapter)),
     case("lora", "gradients together", COOP16, coop::adapter_pairs),
+    case("lora", "gradients beside a product", COOP16, coop::beside),
+    case("lora", "gradients beside a product, sums split", COOP16, |gpu| split(gpu, coop::beside)),
     case("lora", "gradients of experts", &[Variant::F32, Variant::Coop16], experts::gradients::gradients),
     case("matvec", "a few rows, with an adapter's A", F32, |gpu| matvec::forward(gpu, ALL)),
     case("matvec", "a few rows, with an adapter's A", PLAIN, |gpu| matvec::forward(gpu, COMMON)),

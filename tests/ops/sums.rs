@@ -37,7 +37,18 @@ fn backward_in_parts(
     run(gpu, |rec| {
         let mut parts = Unsummed::new(t, k, products.len()).expect("there is room");
         for (dy, weight) in products {
-            coop16::backward_onto(rec, untouched.view(), dy, weight, 1.0, None, t, false, Some(&mut parts));
+            coop16::backward_onto(
+                rec,
+                untouched.view(),
+                dy,
+                weight,
+                1.0,
+                None,
+                t,
+                false,
+                Some(&mut parts),
+                None,
+            );
         }
         go(rec, parts.count);
     })

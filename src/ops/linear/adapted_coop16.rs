@@ -6,7 +6,7 @@ use crate::base::Module;
 use crate::gpu::Recorder;
 use crate::ops::act::Act;
 use crate::ops::lora::Lora;
-use crate::ops::lora::coop16_gradients::{Gradient, MOST, gradients as adapter_gradients};
+use crate::ops::lora::coop16_gradients::{Beside, FEW, Gradient, MOST, gradients as adapter_gradients};
 use crate::ops::lora::coop16_project::{Member, project, project_back};
 use crate::ops::pack::Packed;
 use crate::ops::partial_sums::Unsummed;
@@ -99,15 +99,17 @@ pub fn backward(
             .map(|(_, weight, dy)| operand(p.rec, &scratch.dy, dy, weight.rows, p.tokens))
             .collect();
         let a = input.filter(|_| last.is_some_and(|last| (first..first + some.len()).contains(&last)));
-        if let Some(lora) = lora {
-            adapter_backward(p, &scratch.thin, lora, some, &dys, z, a);
-        }
+        let mut beside = lora.and_then(|lora| adapter_backward(p, &scratch.thin, lora, some, &dys, z, a));
         for (i, ((module, weight, _), dy)) in some.iter().zip(dys).enumerate() {
             let Some((dx, accumulate)) = dx else { continue };
             let (dx, accumulate) = (dx.rows().all(), accumulate || first + i > 0);
             let term = lora.and_then(|lora| term_backward(lora, *module, &scratch.thin));
-            let (term, unsummed) = (term.as_ref(), unsummed.as_mut());
-            matrices::backward(p.rec, scratch, dx, dy, weight, 1.0, term, p.tokens, accumulate, unsummed);
+            let (term, unsummed, beside) = (term.as_ref(), unsummed.as_mut(), beside.take());
+            let rows = p.tokens;
+            matrices::backward(p.rec, scratch, dx, dy, weight, 1.0, term, rows, accumulate, unsummed, beside);
+        }
+        if let Some(beside) = beside {
+            beside.dispatch(p.rec);
         }
         first += some.len();
     }
@@ -137,32 +139,37 @@ fn term_backward<'a>(lora: Lora<'a>, module: Module, u: &'a Packed) -> Option<Lo
 }
 
 /// `u` of some matrices, in f32 and packed in `thin`, and the gradients of their `B`; with the last of these that of `A`, where its
-/// input is given.
-fn adapter_backward(
-    p: &mut Pass,
+/// input is given. Over few rows, the last gradients are left to a product.
+fn adapter_backward<'a, 'p: 'a>(
+    p: &mut Pass<'p, '_>,
     thin: &Packed,
-    lora: Lora,
+    lora: Lora<'a>,
     gradients: &[Projection],
-    dys: &[&Packed],
-    z: &Act,
-    input: Option<&Packed>,
-) {
+    dys: &[&'a Packed],
+    z: &'a Act,
+    input: Option<&'a Packed>,
+) -> Option<Beside<'a>> {
+    let scratch = p.scratch;
     let adapted =
         gradients.iter().zip(dys).filter_map(|((module, ..), dy)| Some((*dy, lora.group.member(*module)?)));
     let adapted: Vec<_> = adapted.collect();
     let members: Vec<Member> =
         adapted.iter().map(|(dy, m)| Member { dy, b: &m.b.value, offset: m.offset }).collect();
     for pair in members.chunks(2) {
-        project_back(p.rec, p.scratch.u.all(), pair, lora.scale, p.tokens, thin);
+        project_back(p.rec, scratch.u.all(), pair, lora.scale, p.tokens, thin);
     }
     let of_b: Vec<Gradient> = adapted
         .iter()
         .map(|(dy, m)| Gradient { matrix: &m.b.grad, wide: dy, thin: z.rows().from(m.offset) })
         .collect();
-    let of_a = input.map(|x| Gradient { matrix: &lora.group.a.grad, wide: x, thin: p.scratch.u.all() });
+    let of_a = input.map(|x| Gradient { matrix: &lora.group.a.grad, wide: x, thin: scratch.u.all() });
     let mut some = of_b.chunks(MOST).peekable();
     while let Some(b) = some.next() {
         let a = of_a.filter(|_| some.peek().is_none());
+        if p.tokens <= FEW && some.peek().is_none() {
+            return Some(Beside::new(b, a, lora.scale, p.tokens));
+        }
         adapter_gradients(p.rec, b, a, lora.scale, p.tokens);
     }
+    None
 }

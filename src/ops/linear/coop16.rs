@@ -6,6 +6,7 @@ use crate::ops::Param;
 use crate::ops::Tile;
 use crate::ops::View;
 use crate::ops::Weight;
+use crate::ops::lora::coop16_gradients::{self, Beside, GradientParams};
 use crate::ops::op;
 use crate::ops::pack::Packed;
 use crate::ops::partial_sums::{self, Parts, Target, Unsummed};
@@ -31,6 +32,8 @@ struct Params {
     lora_scale: f32,
     accumulate: u32,
     part_steps: u32,
+    parts: u32,
+    gradients: GradientParams,
 }
 
 /// `scale·z·matrixᵀ` (forward, `matrix` = B `[N, R]`) or `z·matrix` (backward, `matrix` = rows of A `[R, K]`).
@@ -81,7 +84,7 @@ pub fn forward_onto(
             columns: tile.rows as u32,
             ..params(y, x, w, tile, scale, lora, rows)
         };
-        dispatch(rec, "forward", y, x, w, tile, lora, params, unsummed.as_deref_mut());
+        dispatch(rec, "forward", y, x, w, tile, lora, params, unsummed.as_deref_mut(), None);
     }
 }
 
@@ -96,10 +99,10 @@ pub fn backward(
     rows: usize,
     accumulate: bool,
 ) {
-    backward_onto(rec, dx, dy, w, scale, lora, rows, accumulate, None);
+    backward_onto(rec, dx, dy, w, scale, lora, rows, accumulate, None, None);
 }
 
-/// [`backward`], or where `unsummed` is given only the parts of the sum, in the place of `dx`.
+/// [`backward`], or where `unsummed` is given only the parts of the sum, in the place of `dx`. The gradients `beside` are computed meanwhile.
 pub fn backward_onto(
     rec: &mut Recorder,
     dx: View,
@@ -110,6 +113,7 @@ pub fn backward_onto(
     rows: usize,
     accumulate: bool,
     mut unsummed: Option<&mut Unsummed>,
+    mut beside: Option<Beside>,
 ) {
     for (i, tile) in w.tiles.iter().enumerate() {
         let lora = lora.filter(|_| i + 1 == w.tiles.len());
@@ -121,7 +125,8 @@ pub fn backward_onto(
             columns: w.cols as u32,
             ..params(dx, dy, w, tile, scale, lora, rows)
         };
-        dispatch(rec, "backward", dx, dy, w, tile, lora, params, unsummed.as_deref_mut());
+        let unsummed = unsummed.as_deref_mut();
+        dispatch(rec, "backward", dx, dy, w, tile, lora, params, unsummed, beside.take());
     }
 }
 
@@ -152,6 +157,8 @@ fn params(
         lora_scale: lora.map_or(0.0, |l| l.scale),
         accumulate: 0,
         part_steps: 0,
+        parts: 0,
+        gradients: GradientParams::default(),
     }
 }
 
@@ -165,6 +172,7 @@ fn dispatch(
     lora: Option<&LowRank>,
     params: Params,
     unsummed: Option<&mut Unsummed>,
+    beside: Option<Beside>,
 ) {
     let summed = if entry == "forward" { w.cols } else { tile.rows };
     let target = Target {
@@ -182,6 +190,8 @@ fn dispatch(
     let choice = COOP16.choose(rec, Product { shader: COOP16.shader, entry, format, rows, columns, summed });
     let kernel = Kernel::new(COOP16.shader, entry).with_format(format);
     let kernel = kernel.with_sizes(COOP16.sizes(choice)).with_size("GROUPED", 0);
+    let kernel =
+        kernel.with_sizes(beside.as_ref().map_or(coop16_gradients::sizes(0, false), |beside| beside.sizes));
     let (wanted, steps) = (choice.parts as usize, summed.div_ceil(COOP16.steps));
     let product = |rec: &mut Recorder, parts: &Parts| {
         let params = Params {
@@ -189,10 +199,16 @@ fn dispatch(
             y_offset4: parts.offset4,
             accumulate: parts.accumulate,
             part_steps: parts.steps,
+            parts: parts.count,
+            gradients: beside.as_ref().map_or(GradientParams::default(), |beside| beside.params),
             ..params
         };
-        let bindings = [tile.bind(1), x.bind(2), x.bind_factors(3), z, matrix, parts.result];
-        let workgroups = COOP16.workgroups(choice, params.rows, 4 * params.cols4, parts.count);
+        let mut bindings = vec![tile.bind(1), x.bind(2), x.bind_factors(3), z, matrix, parts.result];
+        let mut workgroups = COOP16.workgroups(choice, params.rows, 4 * params.cols4, parts.count);
+        if let Some(beside) = beside {
+            workgroups[2] += beside.workgroups.div_ceil(workgroups[0] * workgroups[1]);
+            bindings.extend(beside.bindings);
+        }
         rec.dispatch(kernel, &params, &bindings, workgroups);
     };
     match unsummed {

@@ -4,6 +4,7 @@ use crate::gpu::{Kernel, Recorder};
 use crate::ops::Param;
 use crate::ops::experts::groups::Groups;
 use crate::ops::linear::grouped::{Columns, ExpertWeight};
+use crate::ops::lora::coop16_gradients;
 use crate::ops::op;
 use crate::ops::pack::Packed;
 
@@ -115,7 +116,8 @@ fn dispatch(
         let workgroups = [columns.div_ceil(128) as u32, groups.most_tiles(tokens) as u32, 1];
         let kernel = Kernel::new("linear/grouped_coop16", entry)
             .with_format(op::reader(w.weight.ty))
-            .with_sizes([("GROUPED", 1), ("HIGH", 2), ("TURNED", 0)]);
+            .with_sizes([("GROUPED", 1), ("HIGH", 2), ("TURNED", 0)])
+            .with_sizes(coop16_gradients::sizes(0, false));
         rec.dispatch(kernel, &params, &bindings, workgroups);
     }
 }

@@ -3,6 +3,7 @@
 use super::coop16::{self, LowRank};
 use super::cuda;
 use crate::gpu::Recorder;
+use crate::ops::lora::coop16_gradients::Beside;
 use crate::ops::pack::Packed;
 use crate::ops::partial_sums::Unsummed;
 use crate::ops::pass::Operands;
@@ -40,11 +41,15 @@ pub fn backward(
     rows: usize,
     accumulate: bool,
     unsummed: Option<&mut Unsummed>,
+    beside: Option<Beside>,
 ) {
     match &scratch.fragments {
         Some(fragments) if cuda::is_worth(rec, [rows, w.cols, w.rows]) => {
+            if let Some(beside) = beside {
+                beside.dispatch(rec);
+            }
             cuda::backward(rec, fragments, dx, dy, w, scale, lora, rows, accumulate);
         }
-        _ => coop16::backward_onto(rec, dx, dy, w, scale, lora, rows, accumulate, unsummed),
+        _ => coop16::backward_onto(rec, dx, dy, w, scale, lora, rows, accumulate, unsummed, beside),
     }
 }

@@ -153,6 +153,7 @@ pub fn frozen_backward(p: &mut Pass, dx: &Act, dy: &Act, weight: &Weight) {
                 p.tokens,
                 false,
                 None,
+                None,
             );
         }
         None => tiled::backward(p.rec, dx.rows().all(), dy.rows().all(), weight, 1.0, None, p.tokens, false),

@@ -1,7 +1,7 @@
 //! Gradients of an adapter's matrices on cooperative matrices of 16×16: those of `A` and of several `B` in one dispatch, where the rows are
 //! few.
 
-use crate::gpu::{Kernel, Recorder};
+use crate::gpu::{Binding, Kernel, Recorder};
 use crate::ops::Param;
 use crate::ops::View;
 use crate::ops::lora::coop16;
@@ -12,7 +12,14 @@ use crate::ops::pack::Packed;
 #[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
 struct Params {
     rows: u32,
-    scale: f32,
+    gradients: GradientParams,
+}
+
+/// The part of a kernel's parameters that shaders/common/adapter_gradients.wgsl reads.
+#[repr(C)]
+#[derive(Clone, Copy, Default, bytemuck::Pod, bytemuck::Zeroable)]
+pub(in crate::ops) struct GradientParams {
+    b_scale: f32,
     z_stride4: u32,
     u_stride4: u32,
     tiles_0: u32,
@@ -34,6 +41,7 @@ struct Params {
     cols_a: u32,
     ranks4_a: u32,
     offset4_a: u32,
+    end_a: u32,
 }
 
 /// One gradient, and the operands of its product.
@@ -53,37 +61,62 @@ pub const FEW: usize = 1024;
 /// Most `B` whose gradients one call makes.
 pub const MOST: usize = 3;
 
-/// `dB += scale·dyᵀ·z` for each of `b` and, where `a` is given, `dA += uᵀ·x`.
-///
-/// # Panics
-/// If `b` has no gradient or more than [`MOST`], or if their `z` are not columns of the same rows: the kernel binds these once.
-pub fn gradients(rec: &mut Recorder, b: &[Gradient], a: Option<Gradient>, scale: f32, rows: usize) {
-    assert!((1..=MOST).contains(&b.len()), "gradients of {} B in one call", b.len());
-    let z = b[0].thin.rows;
-    let are_same = |b: &Gradient| b.thin.rows.place() == z.place() && b.thin.rows.stride == z.stride;
-    assert!(b.iter().all(are_same), "z of every B lies in the same rows");
-    if rows > FEW {
-        b.iter().for_each(|b| coop16::gradient_b(rec, b.matrix, b.wide, b.thin, scale, rows));
-        if let Some(a) = a {
-            coop16::gradient_a(rec, a.matrix, a.thin, a.wide, rows);
-        }
-        return;
-    }
-    let mut bindings = vec![z.bind(1)];
-    for (at, one) in (2..).step_by(3).zip(b) {
-        bindings.extend([one.wide.bind(at), one.wide.bind_factors(at + 1), one.matrix.bind(at + 2)]);
-    }
-    let params = params(b, a, scale, rows);
-    let mut groups = params.end_2;
-    if let Some(a) = a {
-        bindings.extend([a.wide.bind(11), a.wide.bind_factors(12), a.thin.rows.bind(13), a.matrix.bind(14)]);
-        groups += workgroups(a.matrix.cols, a.matrix.rows);
-    }
-    let kernel = Kernel::new("lora/coop16_gradients", "gradients").with_sizes(sizes(b.len(), a.is_some()));
-    rec.dispatch(kernel, &params, &bindings, [groups, 1, 1]);
+/// Gradients that workgroups of their own compute, in a dispatch of this op or behind the workgroups of a product: they seldom fill a device,
+/// and nothing waits for them before the optimizer.
+pub struct Beside<'a> {
+    pub(in crate::ops) params: GradientParams,
+    pub(in crate::ops) bindings: Vec<Binding<'a>>,
+    pub(in crate::ops) sizes: [(&'static str, u32); 4],
+    pub(in crate::ops) workgroups: u32,
+    rows: usize,
 }
 
-fn params(b: &[Gradient], a: Option<Gradient>, scale: f32, rows: usize) -> Params {
+impl<'a> Beside<'a> {
+    /// `dB += scale·dyᵀ·z` for each of `b` and, where `a` is given, `dA += uᵀ·x`, each a sum over at most [`FEW`] rows.
+    ///
+    /// # Panics
+    /// If `b` has no gradient or more than [`MOST`], or if their `z` are not columns of the same rows: the kernel binds these once.
+    pub fn new(b: &[Gradient<'a>], a: Option<Gradient<'a>>, scale: f32, rows: usize) -> Beside<'a> {
+        assert!((1..=MOST).contains(&b.len()), "gradients of {} B in one call", b.len());
+        let z = b[0].thin.rows;
+        let are_same = |b: &Gradient| b.thin.rows.place() == z.place() && b.thin.rows.stride == z.stride;
+        assert!(b.iter().all(are_same), "z of every B lies in the same rows");
+        let mut bindings = vec![z.bind(7)];
+        for (at, one) in (8..).step_by(3).zip(b) {
+            bindings.extend([one.wide.bind(at), one.wide.bind_factors(at + 1), one.matrix.bind(at + 2)]);
+        }
+        if let Some(a) = a {
+            bindings.extend([
+                a.wide.bind(17),
+                a.wide.bind_factors(18),
+                a.thin.rows.bind(19),
+                a.matrix.bind(20),
+            ]);
+        }
+        let params = params(b, a, scale);
+        Beside { params, bindings, sizes: sizes(b.len(), a.is_some()), workgroups: params.end_a, rows }
+    }
+
+    /// Computes them in a dispatch of their own.
+    pub fn dispatch(self, rec: &mut Recorder) {
+        let kernel = Kernel::new("lora/coop16_gradients", "gradients").with_sizes(self.sizes);
+        let params = Params { rows: self.rows as u32, gradients: self.params };
+        rec.dispatch(kernel, &params, &self.bindings, [self.workgroups, 1, 1]);
+    }
+}
+
+/// See [`Beside::new`], over any number of rows.
+pub fn gradients(rec: &mut Recorder, b: &[Gradient], a: Option<Gradient>, scale: f32, rows: usize) {
+    if rows <= FEW {
+        return Beside::new(b, a, scale, rows).dispatch(rec);
+    }
+    b.iter().for_each(|b| coop16::gradient_b(rec, b.matrix, b.wide, b.thin, scale, rows));
+    if let Some(a) = a {
+        coop16::gradient_a(rec, a.matrix, a.thin, a.wide, rows);
+    }
+}
+
+fn params(b: &[Gradient], a: Option<Gradient>, scale: f32) -> GradientParams {
     let mut end = 0;
     let [first, second, third] = [0, 1, 2].map(|i| {
         let Some(b) = b.get(i) else { return ([0; 4], end) };
@@ -95,9 +128,8 @@ fn params(b: &[Gradient], a: Option<Gradient>, scale: f32, rows: usize) -> Param
     let ([tiles_2, cols_2, ranks4_2, offset4_2], end_2) = third;
     let [tiles_a, cols_a, ranks4_a, offset4_a] =
         a.map_or([0; 4], |a| a.numbers(a.matrix.cols, a.matrix.rows));
-    Params {
-        rows: rows as u32,
-        scale,
+    GradientParams {
+        b_scale: scale,
         z_stride4: b[0].thin.stride4(),
         u_stride4: a.map_or(0, |a| a.thin.stride4()),
         tiles_0,
@@ -119,12 +151,14 @@ fn params(b: &[Gradient], a: Option<Gradient>, scale: f32, rows: usize) -> Param
         cols_a,
         ranks4_a,
         offset4_a,
+        end_a: end_2 + a.map_or(0, |a| workgroups(a.matrix.cols, a.matrix.rows)),
     }
 }
 
-/// The shader's sizes for the gradients of `members` `B`, at most [`MOST`], and of `A`.
-pub fn sizes(members: usize, of_a: bool) -> [(&'static str, u32); 3] {
-    [("SECOND", members > 1), ("THIRD", members > 2), ("OF_A", of_a)].map(|(name, on)| (name, u32::from(on)))
+/// A kernel's sizes for the gradients of `members` `B`, at most [`MOST`], and of `A`; of none where there are no members.
+pub fn sizes(members: usize, of_a: bool) -> [(&'static str, u32); 4] {
+    [("GRADIENTS", members > 0), ("SECOND", members > 1), ("THIRD", members > 2), ("OF_A", of_a)]
+        .map(|(name, on)| (name, u32::from(on)))
 }
 
 impl Gradient<'_> {

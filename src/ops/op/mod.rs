@@ -177,7 +177,7 @@ pub static OPS: [Op; 31] = [
             ("coop8", turned_lanes),
             ("grouped_coop8", lanes),
             ("coop16", coop16_products),
-            ("grouped_coop16", || vec![vec![("GROUPED", 1), ("HIGH", 2), ("TURNED", 0)]]),
+            ("grouped_coop16", grouped_coop16_products),
         ],
     ),
     op(

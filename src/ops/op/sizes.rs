@@ -20,7 +20,18 @@ pub(super) fn tiled_products() -> Vec<Sizes> {
 }
 
 pub(super) fn coop16_products() -> Vec<Sizes> {
-    [(2, 0), (1, 1)].map(|(high, turned)| vec![("GROUPED", 0), ("HIGH", high), ("TURNED", turned)]).to_vec()
+    [(2, 0, 0, false), (1, 1, 0, false), (2, 0, 3, true), (1, 1, 1, false)]
+        .map(|(high, turned, members, of_a)| coop16_product(0, high, turned, members, of_a))
+        .to_vec()
+}
+
+pub(super) fn grouped_coop16_products() -> Vec<Sizes> {
+    vec![coop16_product(1, 2, 0, 0, false)]
+}
+
+fn coop16_product(grouped: u32, high: u32, turned: u32, members: usize, of_a: bool) -> Sizes {
+    let product = [("GROUPED", grouped), ("HIGH", high), ("TURNED", turned)];
+    product.into_iter().chain(coop16_gradients::sizes(members, of_a)).collect()
 }
 
 pub(super) fn grouped_products() -> Vec<Sizes> {
