@@ -192,7 +192,10 @@ fn dispatch(
     let kernel = kernel.with_sizes(COOP16.sizes(choice)).with_size("GROUPED", 0);
     let kernel =
         kernel.with_sizes(beside.as_ref().map_or(coop16_gradients::sizes(0, false), |beside| beside.sizes));
-    let (wanted, steps) = (choice.parts as usize, summed.div_ceil(COOP16.steps));
+    let [across, down] = COOP16.tiles(choice.tile_rows, rows, columns);
+    let others = beside.as_ref().map_or(0, |beside| beside.workgroups);
+    let wanted = COOP16.parts_beside(rec.gpu(), choice, across * down, others) as usize;
+    let steps = summed.div_ceil(COOP16.steps);
     let product = |rec: &mut Recorder, parts: &Parts| {
         let params = Params {
             y_stride4: parts.stride4,

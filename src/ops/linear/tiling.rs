@@ -61,6 +61,18 @@ impl Tiling {
         if self.rows.contains(&choice.tile_rows) { choice } else { usual }
     }
 
+    /// The parts of a product of `tiles` tiles with `others` workgroups beside it: one fewer than chosen, where all of them fit on the device
+    /// at once then, and do not otherwise.
+    pub fn parts_beside(&self, gpu: &Gpu, choice: Choice, tiles: u32, others: u32) -> u32 {
+        let places = (gpu.kernels().workgroups_to_fill() / self.wide) as u32;
+        let fit = |parts: u32| tiles * parts + others <= places;
+        let may_change = others > 0 && choice.parts > 1 && choice.tile_rows == self.rows[0];
+        match may_change && !fit(choice.parts) && fit(choice.parts - 1) {
+            true => choice.parts - 1,
+            false => choice.parts,
+        }
+    }
+
     /// The shader's sizes.
     pub fn sizes(&self, choice: Choice) -> [(&'static str, u32); 2] {
         let lowest = self.rows[self.rows.len() - 1];
