@@ -1,8 +1,9 @@
 // Gradients of an adapter's matrices over few rows: dB += scale·dyᵀ·z of up to three B, and dA += uᵀ·x. The four subgroups of a workgroup of
 // 128 threads share the rows, so that no second pass adds up parts. The wide operands come packed. There is a second B with SECOND, a third with
-// THIRD, and A with OF_A. The importer has `params` and workgroup memory: `staged`, 1536 vec4<f16> for rows of the thin operand, padded, and
-// `finished`, 640 vec4<f32> for two 16×16 results per subgroup, 5 vec4s per row.
+// THIRD, and A with OF_A. The importer has `params` with the fields of common/gradient_params, and workgroup memory: `staged`, 1536 vec4<f16>
+// for rows of the thin operand, padded, and `finished`, 640 vec4<f32> for two 16×16 results per subgroup, 5 vec4s per row.
 #import common/packed
+#import common/thin_scale
 
 @group(0) @binding(7) var<storage, read> z_rows: array<vec4<f32>>;         // z [T, Σ R]
 #for (n, at_dy, at_factors, at_db) in (0, 8, 9, 10) (1, 11, 12, 13) (2, 14, 15, 16)
@@ -17,21 +18,6 @@
 
 const ROWS: u32 = 256u;     // staged at a time; a subgroup takes a quarter of them
 const PITCH: u32 = 6u;      // 16 columns and 8 halves, / 4
-
-var<workgroup> largest: array<f32, 128>;
-
-// A power of two above every value of the thin operand. Rows that f16 rounds to zero beside it do not matter in the sum.
-fn scale_of(most: vec4<f32>, lane: u32) -> f32 {
-    largest[lane] = most4(most);
-    for (var step = 64u; step > 0u; step /= 2u) {
-        workgroupBarrier();
-        if lane < step {
-            largest[lane] = max(largest[lane], largest[lane + step]);
-        }
-    }
-    workgroupBarrier();
-    return undoing(exponent(largest[0]));
-}
 
 // The sum over the subgroups, in order.
 fn sum_at(at: u32) -> vec4<f32> {
@@ -87,7 +73,7 @@ fn gradient_{of}(index: u32, lane: u32) {
     for (var q = lane; q < params.rows * 4u; q += 128u) {
         most = max(most, abs(thin4_{of}(q / 4u, first4 + q % 4u)));
     }
-    let factor = scale_of(most, lane);
+    let factor = thin_scale(most, lane);
 #for i in 0..4
     var c{i} = coop_mat16x16<f32, C>();
 #end
@@ -125,3 +111,22 @@ fn gradient_{of}(index: u32, lane: u32) {
 }
 
 #end
+
+// The gradients of workgroup `index` of all that compute some; there may be more workgroups.
+fn gradient(index: u32, lane: u32) {
+    if index < params.end_0 {
+        gradient_0(index, lane);
+#if {SECOND}
+    } else if index < params.end_1 {
+        gradient_1(index - params.end_0, lane);
+#end
+#if {THIRD}
+    } else if index < params.end_2 {
+        gradient_2(index - params.end_1, lane);
+#end
+#if {OF_A}
+    } else if index < params.end_a {
+        gradient_a(index - params.end_2, lane);
+#end
+    }
+}

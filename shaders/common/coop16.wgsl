@@ -92,22 +92,7 @@ fn store(tile: Tile, row0: u32, col4: u32, lane: u32) {
 fn {pass}(@builtin(workgroup_id) id: vec3<u32>, @builtin(num_workgroups) all: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
 #if {beside}
     if id.z >= params.parts {
-        let index = ((id.z - params.parts) * all.y + id.y) * all.x + id.x;
-        if index < params.end_0 {
-            gradient_0(index, lane);
-#if {SECOND}
-        } else if index < params.end_1 {
-            gradient_1(index - params.end_0, lane);
-#end
-#if {THIRD}
-        } else if index < params.end_2 {
-            gradient_2(index - params.end_1, lane);
-#end
-#if {OF_A}
-        } else if index < params.end_a {
-            gradient_a(index - params.end_2, lane);
-#end
-        }
+        gradient(((id.z - params.parts) * all.y + id.y) * all.x + id.x, lane);
         return;
     }
 #end

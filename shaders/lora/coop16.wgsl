@@ -3,6 +3,7 @@
 enable f16;
 enable wgpu_cooperative_matrix;
 #import common/packed
+#import common/thin_scale
 
 // Twin of `Params` in src/ops/lora/coop16.rs.
 struct Params {
@@ -31,7 +32,6 @@ const THIN_PITCH: u32 = THIN4 + 2u;
 
 var<workgroup> staged: array<vec4<f16>, 1152>;      // 64 rows of at most 64 columns, padded
 var<workgroup> finished: array<vec4<f32>, 320>;     // 16×16 results per subgroup, 5 vec4s per row
-var<workgroup> largest: array<f32, 128>;
 
 fn wide_at(row: u32, column: u32) -> u32 {
     return (column * params.tiles + min(row, (params.rows + 15u) / 16u - 1u)) * 64u;
@@ -53,21 +53,13 @@ fn thin4(t: u32, col4: u32) -> vec4<f32> {
     return factors[t] * thin[t * params.thin_stride4 + params.thin_offset4 + col4];
 }
 
-// A power of two above every value of this part's thin operand. Rows that f16 rounds to zero beside it do not matter in the sum.
+// The scale of this part's thin operand.
 fn part_scale(first: u32, end: u32, first4: u32, lane: u32) -> f32 {
     var most = vec4<f32>();
     for (var q = lane; q < (end - first) * THIN4; q += 128u) {
         most = max(most, abs(thin4(first + q / THIN4, first4 + q % THIN4)));
     }
-    largest[lane] = most4(most);
-    for (var step = 64u; step > 0u; step /= 2u) {
-        workgroupBarrier();
-        if lane < step {
-            largest[lane] = max(largest[lane], largest[lane + step]);
-        }
-    }
-    workgroupBarrier();
-    return undoing(exponent(largest[0]));
+    return thin_scale(most, lane);
 }
 
 // Stores 16×16 values of a gradient, from row 4·row4 and column 4·col4 on.

@@ -13,8 +13,6 @@ const HEAD_BYTES_PER_TOKEN: u64 = 32 << 10;
 
 /// Most rows that products in CUDA take at a time.
 const LONG: usize = 1024;
-/// Rows of a block of CUDA's products.
-const LONG_BLOCK: usize = 256;
 
 /// Rows of `vocab` logits, of `loss_tokens` in all; `tiles` where products run on 16×16 matrices, which compute 128 rows at a time.
 /// `long` where they are multiplied in CUDA.
@@ -30,7 +28,7 @@ pub fn rows(vocab: usize, loss_tokens: usize, tiles: bool, long: bool) -> usize 
 }
 
 fn long_rows(loss_tokens: usize) -> usize {
-    loss_tokens.next_multiple_of(LONG_BLOCK).min(LONG)
+    loss_tokens.next_multiple_of(cuda::TOKENS).min(LONG)
 }
 
 /// Bytes of the fragments of the output projection with which logits are multiplied in CUDA.

@@ -163,13 +163,12 @@ fn adapter_backward<'a, 'p: 'a>(
         .map(|(dy, m)| Gradient { matrix: &m.b.grad, wide: dy, thin: z.rows().from(m.offset) })
         .collect();
     let of_a = input.map(|x| Gradient { matrix: &lora.group.a.grad, wide: x, thin: scratch.u.all() });
-    let mut some = of_b.chunks(MOST).peekable();
-    while let Some(b) = some.next() {
-        let a = of_a.filter(|_| some.peek().is_none());
-        if p.tokens <= FEW && some.peek().is_none() {
-            return Some(Beside::new(b, a, lora.scale, p.tokens));
-        }
-        adapter_gradients(p.rec, b, a, lora.scale, p.tokens);
+    let mut some: Vec<&[Gradient]> = of_b.chunks(MOST).collect();
+    let last = some.pop()?;
+    some.into_iter().for_each(|b| adapter_gradients(p.rec, b, None, lora.scale, p.tokens));
+    if p.tokens <= FEW {
+        return Some(Beside::new(last, of_a, lora.scale, p.tokens));
     }
+    adapter_gradients(p.rec, last, of_a, lora.scale, p.tokens);
     None
 }

@@ -20,7 +20,7 @@ use fragments::{LowStack, Stack, bytes, make};
 /// Columns that a block computes at a time.
 const COLUMNS: usize = 128;
 /// Tokens that a block computes at a time.
-const TOKENS: usize = 256;
+pub const TOKENS: usize = 256;
 /// Steps of the sum in a fragment.
 const STEPS: usize = 16;
 
