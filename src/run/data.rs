@@ -159,6 +159,13 @@ impl<'a> Reader<'a> {
             let what = What::Date(format!("{year}-{month:02}-{day:02} (UTC)"));
             notices.push(Notice { place: "data.template".into(), what });
         }
+        let vocabulary = base.tokenizer.notices().iter();
+        notices.extend(
+            vocabulary.map(|text| Notice {
+                place: base.base.name().to_owned(),
+                what: What::Vocabulary(text.clone()),
+            }),
+        );
         Reader { recipe, base, cache: cache(&recipe.data.cache), sources: Vec::new(), notices }
     }
 

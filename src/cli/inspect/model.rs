@@ -9,6 +9,7 @@ use rullama_train::base::Module;
 use rullama_train::base::config::LayerConfig;
 use rullama_train::base::formats::file_type_name;
 use rullama_train::base::{Base, Fingerprint, Gguf};
+use rullama_train::data::tokenizer::Tokenizer;
 use rullama_train::run::names;
 
 use crate::cli::{models, output};
@@ -74,6 +75,10 @@ fn trainable(base: &Base) {
     output::line("identity", Fingerprint::of(base));
     let slots = lora::slots(config, &Module::ALL);
     let parameters: usize = slots.iter().map(|s| s.len_a(1) + s.len_b(1)).sum();
+    match Tokenizer::from_gguf(base.gguf()) {
+        Ok(tokenizer) => tokenizer.notices().iter().for_each(|notice| output::line("vocabulary", notice)),
+        Err(error) => return output::line("training", format_args!("not possible: {error}")),
+    }
     output::line(
         "training",
         format_args!(

@@ -35,7 +35,10 @@ pub(super) fn parts(
         rest = others;
         let ids: Vec<u32> = tokenizer.bos().into_iter().chain(part.iter().copied()).collect();
         let labels = ids.iter().map(|&id| id as i32).collect();
-        parts.push(Rendered { ids, labels, left_out: false });
+        parts.push(Rendered { ids, labels, ..Rendered::default() });
+    }
+    if let Some(first) = parts.first_mut() {
+        first.unwritten = tokenizer.unwritable(text);
     }
     Ok(parts)
 }

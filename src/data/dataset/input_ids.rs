@@ -49,7 +49,7 @@ pub(super) fn sample(
             return Err(Problem::AttentionMask);
         }
     }
-    Ok(Rendered { ids, labels, left_out: false })
+    Ok(Rendered { ids, labels, ..Rendered::default() })
 }
 
 fn check_length(key: &'static str, list: &[Value], ids: &[u32]) -> Result<(), Problem> {

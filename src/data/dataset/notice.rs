@@ -1,5 +1,6 @@
 //! Notices: facts about a dataset that a user should know but that do not stop a run.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
@@ -100,6 +101,19 @@ pub enum What {
     ControlTokens(usize),
     /// Number of samples with text or reasoning that the chat template drops or changes.
     LeftOut(usize),
+    /// Samples with bytes that the vocabulary cannot write.
+    Unwritten {
+        /// Number of these samples.
+        count: usize,
+        /// Number of the first one, from 1.
+        number: usize,
+        /// The bytes.
+        bytes: BTreeSet<u8>,
+        /// Container of the records.
+        container: Container,
+    },
+    /// A property of the base's vocabulary.
+    Vocabulary(String),
     /// The template writes the current date.
     Date(String),
     /// Samples that equal an earlier one, token by token.
@@ -179,6 +193,7 @@ impl fmt::Display for What {
             | What::Pair { .. }
             | What::EmptyAnswers { .. }
             | What::System { .. }
+            | What::Unwritten { .. }
             | What::Row(_)
             | What::Few(_) => f.write_str(&self.reading()),
             What::ControlTokens(count) => {
@@ -208,7 +223,7 @@ impl fmt::Display for What {
             What::Skipped(files) => {
                 write!(f, "skipped files without samples: {}", files.join(", "))
             }
-            What::Cache(text) => f.write_str(text),
+            What::Cache(text) | What::Vocabulary(text) => f.write_str(text),
         }
     }
 }
@@ -250,6 +265,17 @@ impl What {
                 };
                 let both: Vec<String> = own.into_iter().chain(others).collect();
                 format!("data.system was not added to {}", both.join(" and "))
+            }
+            What::Unwritten { count, number, bytes, container } => {
+                let bytes: Vec<String> = bytes.iter().map(|byte| format!("0x{byte:02X}")).collect();
+                format!(
+                    "{} {} bytes that the vocabulary cannot write: {}; they become its unknown token, or are left out if it has none; \
+                     the first is {} {number}",
+                    samples(*count),
+                    if *count == 1 { "has" } else { "have" },
+                    bytes.join(", "),
+                    container.unit()
+                )
             }
             What::Row(tokens) => {
                 format!("not set; rows have {tokens} tokens, which is what samples and base allow")

@@ -1,5 +1,7 @@
 //! Counts over the records of a file: the notices and errors that follow from them.
 
+use std::collections::BTreeSet;
+
 use indexmap::IndexMap;
 
 use super::error::Problem;
@@ -21,6 +23,8 @@ pub(super) struct Tally {
     longest: usize,
     control_tokens: usize,
     left_out: usize,
+    /// Number of samples with bytes that the vocabulary cannot write, the first one's number, and the bytes.
+    unwritten: (usize, Option<usize>, BTreeSet<u8>),
     pub ignored: IndexMap<String, usize>,
     invalid: (usize, Option<(usize, String)>),
     pairs: Vec<((&'static str, &'static str), usize)>,
@@ -48,6 +52,7 @@ impl Tally {
         self.own_system += usize::from(read.system == System::Own);
         self.without_system += usize::from(read.system == System::NoConversation);
         read.ignored.into_iter().for_each(|key| *self.ignored.entry(key).or_default() += 1);
+        self.note_unwritten(number, read.rendered.iter().map(|(_, rendered)| rendered));
         if !read.rendered.is_empty() {
             increment(&mut self.shapes, read.shape);
             read.pair.into_iter().for_each(|pair| increment(&mut self.pairs, pair));
@@ -58,6 +63,16 @@ impl Tally {
             }
         }
         read.rendered
+    }
+
+    /// Notes the bytes that the vocabulary cannot write in a record's samples.
+    fn note_unwritten<'a>(&mut self, number: usize, rendered: impl Iterator<Item = &'a Rendered>) {
+        let bytes: BTreeSet<u8> = rendered.flat_map(|rendered| &rendered.unwritten).copied().collect();
+        if !bytes.is_empty() {
+            self.unwritten.0 += 1;
+            self.unwritten.1.get_or_insert(number);
+            self.unwritten.2.extend(bytes);
+        }
     }
 
     /// Counts a record that cannot be used.
@@ -71,6 +86,7 @@ impl Tally {
         self.total = parts.len();
         self.shapes = vec![(Format::Text, parts.len())];
         self.cut = (parts.len() > 1).then(|| parts.iter().map(|part| part.ids.len()).sum());
+        self.note_unwritten(1, parts.iter());
         let unit = Container::Text.unit();
         let sample = |(index, Rendered { ids, labels, .. }): (usize, Rendered)| Sample {
             ids,
@@ -126,6 +142,9 @@ impl Tally {
         }
         if self.control_tokens > 0 {
             notices.push(What::ControlTokens(self.control_tokens));
+        }
+        if let (count, Some(number), bytes) = self.unwritten {
+            notices.push(What::Unwritten { count, number, bytes, container });
         }
         if self.left_out > 0 {
             notices.push(What::LeftOut(self.left_out));

@@ -29,5 +29,6 @@ pub(super) fn sample(
         ids.push(tokenizer.end_of_text());
     }
     let labels = ids.iter().map(|&id| id as i32).collect();
-    Ok((Rendered { ids, labels, left_out: false }, tokenizer.find_special(text).is_some()))
+    let unwritten = tokenizer.unwritable(text);
+    Ok((Rendered { ids, labels, unwritten, ..Rendered::default() }, tokenizer.find_special(text).is_some()))
 }

@@ -14,6 +14,7 @@ mod meter;
 mod python;
 mod reply;
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use serde_json::{Map, Value};
@@ -178,6 +179,8 @@ pub struct Rendered {
     pub labels: Vec<i32>,
     /// Whether the rendering drops a message's text or reasoning.
     pub left_out: bool,
+    /// Bytes of its text that the vocabulary cannot write.
+    pub unwritten: BTreeSet<u8>,
 }
 
 impl Rendered {
@@ -185,6 +188,7 @@ impl Rendered {
     fn append(&mut self, tokenizer: &Tokenizer, text: &str, special: Special, loss: bool) {
         let before = self.ids.len();
         tokenizer.append(text, special, &mut self.ids);
+        self.unwritten.append(&mut tokenizer.unwritable(text));
         self.labels.extend(self.ids[before..].iter().map(|&id| if loss { id as i32 } else { IGNORE }));
     }
 }

@@ -2,13 +2,13 @@
 //! vocabulary every byte is a printable character, as in GPT-2: `Ġ` is a space.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::sync::LazyLock;
 
 use tokenizers::models::bpe::BPE;
 use tokenizers::normalizers::NFC;
 use tokenizers::{Model, NormalizedString, Normalizer};
 
-use super::CACHED_WORDS;
 use super::data::{TokenizerData, TokenizerError};
 use super::pre_tokenizer::PreTokenizer;
 
@@ -33,31 +33,43 @@ static BYTES: LazyLock<[Option<u8>; 0x180]> = LazyLock::new(|| {
 pub(super) struct ByteLevel {
     bpe: BPE,
     pre: &'static PreTokenizer,
+    /// Bytes that no token spells: SmolLM's vocabularies lack 21.
+    missing: BTreeSet<u8>,
 }
 
 impl ByteLevel {
-    pub fn new(data: &TokenizerData, pre: &'static PreTokenizer) -> Result<ByteLevel, TokenizerError> {
-        let bpe = super::builder(data)?
-            .ignore_merges(pre.whole_words)
-            .cache_capacity(CACHED_WORDS)
-            .build()
-            .map_err(|error| TokenizerError::Merges(error.to_string()))?;
+    /// The tokenizer, and the number of merges that it leaves out.
+    pub fn new(
+        data: &TokenizerData,
+        pre: &'static PreTokenizer,
+    ) -> Result<(ByteLevel, usize), TokenizerError> {
+        let (bpe, left_out) = super::bpe(data, |builder| builder.ignore_merges(pre.whole_words))?;
         let spelled =
             |byte: &u8| bpe.token_to_id(CHARS[usize::from(*byte)].encode_utf8(&mut [0; 4])).is_some();
-        match (0..=255).find(|byte| !spelled(byte)) {
-            Some(byte) => Err(TokenizerError::Byte(byte)),
-            None => Ok(ByteLevel { bpe, pre }),
+        let missing: BTreeSet<u8> = (0..=255).filter(|byte| !spelled(byte)).collect();
+        match missing.len() {
+            256 => Err(TokenizerError::NoBytes),
+            _ => Ok((ByteLevel { bpe, pre, missing }, left_out)),
         }
     }
 
-    /// Appends the ids of a text without control tokens.
+    /// The bytes of `text` that no token spells.
+    pub fn unwritable(&self, text: &str) -> BTreeSet<u8> {
+        if self.missing.is_empty() {
+            return BTreeSet::new();
+        }
+        let text = if self.pre.composes { composed(text) } else { Cow::Borrowed(text) };
+        text.bytes().filter(|byte| self.missing.contains(byte)).collect()
+    }
+
+    /// Appends the ids of a text without control tokens. Bytes that no token spells are left out, as in Hugging Face's tokenizer.
     pub fn encode(&self, text: &str, ids: &mut Vec<u32>) {
         let text = if self.pre.composes { composed(text) } else { Cow::Borrowed(text) };
         let mut spelled = String::new();
         self.pre.words(&text, &mut |word| {
             spelled.clear();
             spelled.extend(word.bytes().map(|byte| CHARS[usize::from(byte)]));
-            let tokens = self.bpe.tokenize(&spelled).expect("every byte has a token");
+            let tokens = self.bpe.tokenize(&spelled).expect("it needs no unknown token");
             ids.extend(tokens.iter().map(|token| token.id));
         });
     }

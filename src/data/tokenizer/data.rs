@@ -3,6 +3,7 @@
 use sha2::{Digest, Sha256};
 
 use super::pre_tokenizer::PreTokenizer;
+use super::{NORMAL, UNKNOWN};
 use crate::base::{Error, Gguf};
 use crate::data::template::ReplySyntax;
 
@@ -15,7 +16,8 @@ pub struct TokenizerData {
     pub pre: Option<String>,
     /// `tokenizer.ggml.tokens`, `[V]`.
     pub tokens: Vec<String>,
-    /// `tokenizer.ggml.token_type`, `[V]`. Ollama marks byte tokens NORMAL, so byte tokens are recognized by their spelling.
+    /// `tokenizer.ggml.token_type`, `[V]`; all NORMAL if absent. Ollama marks byte tokens NORMAL, so byte tokens are recognized
+    /// by their spelling.
     pub token_types: Vec<i32>,
     /// `tokenizer.ggml.merges`, best first: two tokens separated by a space.
     pub merges: Vec<String>,
@@ -32,6 +34,8 @@ pub struct TokenizerData {
     pub eos_token: Option<u32>,
     /// `tokenizer.ggml.eot_token_id`, if present.
     pub eot: Option<u32>,
+    /// `tokenizer.ggml.unknown_token_id`, if present.
+    pub unknown: Option<u32>,
     /// `tokenizer.ggml.add_space_prefix`, if present.
     pub add_space_prefix: Option<bool>,
 }
@@ -43,11 +47,13 @@ impl TokenizerData {
         let [last, eot, eom] = ["eos", "eot", "eom"].map(|name| format!("tokenizer.ggml.{name}_token_id"));
         let (last, eot, eom) = (gguf.get::<u32>(&last)?, gguf.get(&eot)?, gguf.get(&eom)?);
         eos.extend([last, eot, eom].into_iter().flatten());
+        let tokens = gguf.require::<&[String]>("tokenizer.ggml.tokens")?.to_vec();
+        let types = gguf.get("tokenizer.ggml.token_type")?;
         Ok(TokenizerData {
             model: gguf.require::<&str>("tokenizer.ggml.model")?.to_owned(),
             pre: gguf.get::<&str>("tokenizer.ggml.pre")?.map(str::to_owned),
-            tokens: gguf.require::<&[String]>("tokenizer.ggml.tokens")?.to_vec(),
-            token_types: gguf.require("tokenizer.ggml.token_type")?,
+            token_types: types.unwrap_or_else(|| vec![NORMAL; tokens.len()]),
+            tokens,
             merges: gguf.get::<&[String]>("tokenizer.ggml.merges")?.unwrap_or_default().to_vec(),
             scores: gguf.get("tokenizer.ggml.scores")?.unwrap_or_default(),
             bos: gguf.get("tokenizer.ggml.bos_token_id")?,
@@ -55,6 +61,7 @@ impl TokenizerData {
             eos,
             eos_token: last,
             eot,
+            unknown: gguf.get("tokenizer.ggml.unknown_token_id")?,
             add_space_prefix: gguf.get("tokenizer.ggml.add_space_prefix")?,
         })
     }
@@ -151,26 +158,17 @@ pub enum TokenizerError {
         /// Vocabulary size.
         vocab: usize,
     },
-    /// A merge that does not consist of two tokens, or whose result is not a token.
-    #[error(
-        "tokenizer.ggml.merges[{index}] is {found:?}, expected two tokens of the vocabulary that join to a third; \
-         the file is damaged"
-    )]
-    Merge {
-        /// Position in the list.
-        index: usize,
-        /// The merge as written.
-        found: String,
-    },
     /// The merge list as a whole is invalid.
-    #[error("tokenizer.ggml.merges does not fit the vocabulary: {0}")]
+    #[error("tokenizer.ggml.merges does not fit the vocabulary: {0}; use another conversion of the model")]
     Merges(String),
     /// A token that the family requires is missing.
     #[error("the vocabulary has no token {0:?}; expected the vocabulary of the instruction-tuned model")]
     Missing(String),
-    /// A byte that no token spells.
-    #[error("the vocabulary has no token for the byte 0x{0:02X}; the file is damaged")]
-    Byte(u8),
+    /// No byte has a token.
+    #[error(
+        "no token of the vocabulary is a byte as GPT-2 spells it, expected up to 256 of them; use another conversion of the model"
+    )]
+    NoBytes,
     /// No token can end a turn.
     #[error(
         "the vocabulary has no token that ends a turn: tokenizer.ggml.eos_token_id is missing; use another conversion of the model"
@@ -192,21 +190,14 @@ pub(super) fn check(data: &TokenizerData, spec: &TokenizerSpec) -> Result<Kind, 
             let expected = format!("{:?} or no such key", spec.pre);
             return unsupported("tokenizer.ggml.pre", format!("{pre:?}"), expected);
         }
-        (Kind::ByteLevel, pre) if pre.and_then(PreTokenizer::named).is_none() => {
-            let found = pre.map_or("missing".to_owned(), |pre| format!("{pre:?}"));
+        (Kind::ByteLevel, Some(pre)) if PreTokenizer::named(pre).is_none() => {
             let expected = format!("one of {}", PreTokenizer::names().join(", "));
-            return unsupported("tokenizer.ggml.pre", found, expected);
+            return unsupported("tokenizer.ggml.pre", format!("{pre:?}"), expected);
         }
         _ => {}
     }
     if *kind != Kind::Scores && data.merges.is_empty() {
         return unsupported("tokenizer.ggml.merges", "\"\"".into(), "a list of merges".into());
-    }
-    if *kind == Kind::Scores && data.scores.is_empty() {
-        return unsupported("tokenizer.ggml.scores", "missing".into(), "a list of scores".into());
-    }
-    if *kind != Kind::Scores && data.add_space_prefix == Some(true) {
-        return unsupported("tokenizer.ggml.add_space_prefix", "\"true\"".into(), "false".into());
     }
     lengths(data, *kind)?;
     let Some(bos) = data.bos else {
@@ -233,7 +224,7 @@ pub(super) fn check(data: &TokenizerData, spec: &TokenizerSpec) -> Result<Kind, 
 /// Checks that every list fits the vocabulary, and every id.
 fn lengths(data: &TokenizerData, kind: Kind) -> Result<(), TokenizerError> {
     let tokens = data.tokens.len();
-    let scores = if kind == Kind::Scores { data.scores.len() } else { tokens };
+    let scores = if kind == Kind::Scores && !data.scores.is_empty() { data.scores.len() } else { tokens };
     for (list, found) in [("token_type", data.token_types.len()), ("scores", scores)] {
         if found != tokens {
             return Err(TokenizerError::Length { list, found, tokens });
@@ -245,6 +236,36 @@ fn lengths(data: &TokenizerData, kind: Kind) -> Result<(), TokenizerError> {
         Some((key, id)) => Err(TokenizerError::Id { key, id, vocab: tokens }),
         None => Ok(()),
     }
+}
+
+/// Properties of the vocabulary that a user should know. `left_out`: number of merges that it cannot use.
+pub(super) fn notices(data: &TokenizerData, kind: Kind, left_out: usize) -> Vec<String> {
+    let mut notices = Vec::new();
+    if left_out > 0 {
+        notices.push(format!(
+            "{left_out} of {} tokenizer.ggml.merges are not two tokens that join to a third, and are left out",
+            data.merges.len()
+        ));
+    }
+    if kind == Kind::ByteLevel && data.pre.is_none() {
+        notices.push(
+            "tokenizer.ggml.pre is missing, so texts are split as by \"default\", as in llama.cpp; a newer conversion of the model may \
+             have other tokens"
+                .into(),
+        );
+    }
+    if kind == Kind::Scores && data.scores.is_empty() {
+        notices.push(
+            "tokenizer.ggml.scores is missing, so texts are merged from the left, as in llama.cpp".into(),
+        );
+    }
+    notices
+}
+
+/// The token of characters that no other token spells.
+pub(super) fn unknown(data: &TokenizerData) -> Option<u32> {
+    let named = data.unknown.filter(|id| (*id as usize) < data.tokens.len());
+    named.or_else(|| data.token_types.iter().position(|kind| *kind == UNKNOWN).map(|id| id as u32))
 }
 
 /// SHA-256 of everything that determines the ids of a text.

@@ -6,11 +6,13 @@
 //! Almost no token has a space after another character, so text is merged word by word. That gives the same ids as merging
 //! whole lines, and words can be cached.
 
+use std::collections::BTreeSet;
+
 use tokenizers::Model;
 use tokenizers::models::bpe::BPE;
 
-use super::data::{TokenizerData, TokenizerError};
-use super::{CACHED_WORDS, byte_token};
+use super::byte_token;
+use super::data::{TokenizerData, TokenizerError, unknown};
 
 /// Largest number of tokens that cross a space. With more, whole lines are merged.
 const MOST_CROSSING: usize = 64;
@@ -19,26 +21,32 @@ pub(super) struct Lines {
     bpe: BPE,
     /// Tokens that cross a space, with the position of the space: only these can join two words. `None` if there are too many.
     crossing: Option<Vec<(String, usize)>>,
+    /// Bytes without a token.
+    missing: BTreeSet<u8>,
 }
 
 impl Lines {
-    pub fn new(data: &TokenizerData) -> Result<Lines, TokenizerError> {
-        let bpe = super::builder(data)?
-            .byte_fallback(true)
-            .cache_capacity(CACHED_WORDS)
-            .build()
-            .map_err(|error| TokenizerError::Merges(error.to_string()))?;
-        let missing = |byte: &u8| bpe.token_to_id(&byte_token(*byte)).is_none();
-        if let Some(byte) = (0..=255).find(missing) {
-            return Err(TokenizerError::Missing(byte_token(byte)));
-        }
+    /// The tokenizer, and the number of merges that it leaves out.
+    pub fn new(data: &TokenizerData) -> Result<(Lines, usize), TokenizerError> {
+        let unknown = unknown(data).map(|id| data.tokens[id as usize].clone());
+        let (bpe, left_out) = super::bpe(data, |builder| {
+            let builder = builder.byte_fallback(true).fuse_unk(true);
+            unknown.iter().fold(builder, |builder, token| builder.unk_token(token.clone()))
+        })?;
+        let missing = (0..=255).filter(|byte| bpe.token_to_id(&byte_token(*byte)).is_none()).collect();
         let crossing: Vec<(String, usize)> = data
             .tokens
             .iter()
             .flat_map(|token| word_starts(token).map(|at| (token.clone(), at)))
             .take(MOST_CROSSING + 1)
             .collect();
-        Ok(Lines { bpe, crossing: Some(crossing).filter(|crossing| crossing.len() <= MOST_CROSSING) })
+        let crossing = Some(crossing).filter(|crossing| crossing.len() <= MOST_CROSSING);
+        Ok((Lines { bpe, crossing, missing }, left_out))
+    }
+
+    /// The bytes of `text` that no token spells.
+    pub fn unwritable(&self, text: &str) -> BTreeSet<u8> {
+        super::missing_bytes(text, &self.missing, |c| self.bpe.token_to_id(c).is_some())
     }
 
     /// Appends the ids of a text without control tokens.
@@ -72,7 +80,7 @@ impl Lines {
 
     fn encode_word(&self, word: &str, ids: &mut Vec<u32>) {
         let tokens = self.bpe.tokenize(word);
-        ids.extend(tokens.expect("every byte has a token").iter().map(|token| token.id));
+        ids.extend(tokens.expect("the unknown token is in the vocabulary").iter().map(|token| token.id));
     }
 }
 

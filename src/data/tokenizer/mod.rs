@@ -14,7 +14,7 @@ mod specials;
 mod stream;
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use tokenizers::models::bpe::{BPE, BpeBuilder, Vocab};
 
@@ -28,6 +28,8 @@ use pre_tokenizer::PreTokenizer;
 use scores::Scores;
 use specials::Specials;
 
+/// GGUF's token type for ordinary tokens (`LLAMA_TOKEN_TYPE_NORMAL`).
+const NORMAL: i32 = 1;
 /// GGUF's token type for the unknown token (`LLAMA_TOKEN_TYPE_UNKNOWN`).
 const UNKNOWN: i32 = 2;
 /// GGUF's token type for control tokens (`LLAMA_TOKEN_TYPE_CONTROL`).
@@ -77,6 +79,7 @@ pub struct Tokenizer {
     turn_end: u32,
     eos: Vec<u32>,
     digest: [u8; 32],
+    notices: Vec<String>,
 }
 
 impl Tokenizer {
@@ -84,21 +87,19 @@ impl Tokenizer {
     pub fn new(data: TokenizerData, spec: &'static TokenizerSpec) -> Result<Tokenizer, TokenizerError> {
         // Longer than 60 lines: each table of the tokenizer follows from those before it.
         let kind = check(&data, spec)?;
-        let pre = data.pre.as_deref().and_then(PreTokenizer::named);
-        let merger = || {
-            Ok(match kind {
-                Kind::Lines => Merger::Lines(Lines::new(&data)?.into()),
-                Kind::ByteLevel => {
-                    Merger::ByteLevel(ByteLevel::new(&data, pre.expect("checked above"))?.into())
-                }
-                Kind::Scores => Merger::Scores(Scores::new(&data)?.into()),
-            })
+        let pre = PreTokenizer::named(data.pre.as_deref().unwrap_or("default"));
+        let merger = || match kind {
+            Kind::Lines => Lines::new(&data).map(|(lines, n)| (Merger::Lines(lines.into()), n)),
+            Kind::ByteLevel => ByteLevel::new(&data, pre.expect("checked above"))
+                .map(|(bytes, n)| (Merger::ByteLevel(bytes.into()), n)),
+            Kind::Scores => Ok((Merger::Scores(Scores::new(&data).into()), 0)),
         };
         let by_text = || -> HashMap<String, u32> {
             (0u32..).zip(&data.tokens).map(|(id, t)| (t.clone(), id)).collect()
         };
         let (digest, (merger, ids)) = rayon::join(|| digest(&data, kind), || rayon::join(merger, by_text));
-        let merger = merger?;
+        let (merger, left_out) = merger?;
+        let notices = data::notices(&data, kind, left_out);
         if let Some(name) = spec.required.iter().find(|name| !ids.contains_key(**name)) {
             return Err(TokenizerError::Missing((*name).to_owned()));
         }
@@ -146,6 +147,7 @@ impl Tokenizer {
             turn_end,
             eos,
             digest,
+            notices,
             tokens: data.tokens,
         })
     }
@@ -218,6 +220,20 @@ impl Tokenizer {
         self.digest
     }
 
+    /// Properties of the vocabulary that other programs load too, and that a user should know.
+    pub fn notices(&self) -> &[String] {
+        &self.notices
+    }
+
+    /// The bytes of `text` that the vocabulary cannot write. They become its unknown token, or are left out if it has none.
+    pub fn unwritable(&self, text: &str) -> BTreeSet<u8> {
+        match &self.merger {
+            Merger::Lines(lines) => lines.unwritable(text),
+            Merger::ByteLevel(bytes) => bytes.unwritable(text),
+            Merger::Scores(scores) => scores.unwritable(text),
+        }
+    }
+
     /// Vocabulary size `V`.
     pub fn vocab_size(&self) -> usize {
         self.tokens.len()
@@ -241,23 +257,56 @@ fn turn_end(data: &TokenizerData, spec: &TokenizerSpec, ids: &HashMap<String, u3
     data.eot.or(data.eos_token.filter(|id| !ends_text(id))).or_else(named).or(data.eos_token)
 }
 
-/// A byte-pair encoder with the vocabulary and merges of a file.
-fn builder(data: &TokenizerData) -> Result<BpeBuilder, TokenizerError> {
+/// A byte-pair encoder with the vocabulary and merges of a file, and the number of merges that it leaves out: those that are not two
+/// tokens which join to a third.
+fn bpe(
+    data: &TokenizerData,
+    with: impl Fn(BpeBuilder) -> BpeBuilder,
+) -> Result<(BPE, usize), TokenizerError> {
     let ids = || (0u32..).zip(&data.tokens).map(|(id, token)| (token.clone(), id)).collect::<Vocab>();
-    let (vocab, merges) = rayon::join(ids, || split_merges(&data.tokens, &data.merges));
-    Ok(BPE::builder().vocab_and_merges(vocab, merges?))
+    let build = |merges: Vec<(String, String)>| {
+        with(BPE::builder().vocab_and_merges(ids(), merges).cache_capacity(CACHED_WORDS)).build()
+    };
+    let merges = split_merges(&data.tokens, &data.merges);
+    if merges.len() == data.merges.len()
+        && let Ok(bpe) = build(merges.clone())
+    {
+        return Ok((bpe, 0));
+    }
+    let known: HashSet<&str> = data.tokens.iter().map(String::as_str).collect();
+    let fits = |(a, b): &(String, String)| {
+        known.contains(&**a) && known.contains(&**b) && known.contains(&*[&**a, b].concat())
+    };
+    let merges: Vec<(String, String)> = merges.into_iter().filter(fits).collect();
+    let left_out = data.merges.len() - merges.len();
+    if merges.is_empty() {
+        return Err(TokenizerError::Merges("none joins two of its tokens to a third".into()));
+    }
+    let bpe = build(merges).map_err(|error| TokenizerError::Merges(error.to_string()))?;
+    Ok((bpe, left_out))
 }
 
-/// Splits merges into pairs. Fails for a pair longer than every token, which would overrun the `tokenizers` crate's buffer.
-fn split_merges(tokens: &[String], merges: &[String]) -> Result<Vec<(String, String)>, TokenizerError> {
+/// Splits merges into pairs. Leaves out those longer than every token, which would overrun the `tokenizers` crate's buffer.
+fn split_merges(tokens: &[String], merges: &[String]) -> Vec<(String, String)> {
     let longest = tokens.iter().map(String::len).max().unwrap_or(0);
-    let split = |(index, merge): (usize, &String)| match merge.split_once(' ') {
+    let split = |merge: &String| match merge.split_once(' ') {
         Some((a, b)) if !a.is_empty() && !b.is_empty() && a.len() + b.len() <= longest => {
-            Ok((a.to_owned(), b.to_owned()))
+            Some((a.to_owned(), b.to_owned()))
         }
-        _ => Err(TokenizerError::Merge { index, found: merge.clone() }),
+        _ => None,
     };
-    merges.iter().enumerate().map(split).collect()
+    merges.iter().filter_map(split).collect()
+}
+
+/// The bytes among `missing` of those characters that have no token of their own.
+fn missing_bytes(text: &str, missing: &BTreeSet<u8>, is_token: impl Fn(&str) -> bool) -> BTreeSet<u8> {
+    if missing.is_empty() {
+        return BTreeSet::new();
+    }
+    let mut spelled = [0; 4];
+    let unknown = text.chars().filter(|c| *c != ' ' && !is_token(c.encode_utf8(&mut spelled)));
+    let bytes: BTreeSet<u8> = unknown.flat_map(|c| c.to_string().into_bytes()).collect();
+    bytes.intersection(missing).copied().collect()
 }
 
 /// The spelling of a byte token.

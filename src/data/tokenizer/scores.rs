@@ -2,10 +2,10 @@
 //! scores, the leftmost. Characters without a token become byte tokens. (llama.cpp's `llm_tokenizer_spm`.)
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::{BTreeSet, BinaryHeap, HashMap};
 
-use super::data::{TokenizerData, TokenizerError};
-use super::{BYTE, CONTROL, UNKNOWN, byte_of, byte_token};
+use super::data::{TokenizerData, unknown};
+use super::{BYTE, CONTROL, UNKNOWN, byte_of};
 
 /// No neighbour.
 const NONE: usize = usize::MAX;
@@ -14,7 +14,11 @@ pub(super) struct Scores {
     /// Tokens that text can become: all except control, unknown and byte tokens.
     ids: HashMap<String, u32>,
     scores: Vec<f32>,
-    byte_ids: [u32; 256],
+    byte_ids: [Option<u32>; 256],
+    /// The token of characters that no other token spells; without one, they are left out.
+    unknown: Option<u32>,
+    /// Bytes without a token.
+    missing: BTreeSet<u8>,
     /// Whether a text at the start, or behind a control token, gets a space in front.
     pub space_prefix: bool,
 }
@@ -49,7 +53,7 @@ impl Ord for Score {
 type Queue = BinaryHeap<(Score, Reverse<usize>, usize, usize)>;
 
 impl Scores {
-    pub fn new(data: &TokenizerData) -> Result<Scores, TokenizerError> {
+    pub fn new(data: &TokenizerData) -> Scores {
         let mut ids = HashMap::with_capacity(data.tokens.len());
         for ((id, token), kind) in (0u32..).zip(&data.tokens).zip(&data.token_types) {
             if !matches!(*kind, CONTROL | UNKNOWN | BYTE) && byte_of(token).is_none() {
@@ -58,14 +62,19 @@ impl Scores {
         }
         let bytes: HashMap<u8, u32> =
             (0u32..).zip(&data.tokens).filter_map(|(id, token)| Some((byte_of(token)?, id))).collect();
-        let mut byte_ids = [0; 256];
-        for byte in 0..=255u8 {
-            let id = bytes.get(&byte).ok_or_else(|| TokenizerError::Missing(byte_token(byte)))?;
-            byte_ids[usize::from(byte)] = *id;
-        }
+        let byte_ids = std::array::from_fn(|byte| bytes.get(&(byte as u8)).copied());
+        let missing = (0..=255).filter(|byte| !bytes.contains_key(byte)).collect();
         // Adding 0 makes -0 and 0 equal.
-        let scores = data.scores.iter().map(|score| score + 0.0).collect();
-        Ok(Scores { ids, scores, byte_ids, space_prefix: data.add_space_prefix.unwrap_or(true) })
+        let mut scores: Vec<f32> = data.scores.iter().map(|score| score + 0.0).collect();
+        // Without scores, all are equal, as in llama.cpp.
+        scores.resize(data.tokens.len(), 0.0);
+        let space_prefix = data.add_space_prefix.unwrap_or(true);
+        Scores { ids, scores, byte_ids, unknown: unknown(data), missing, space_prefix }
+    }
+
+    /// The bytes of `text` that no token spells.
+    pub fn unwritable(&self, text: &str) -> BTreeSet<u8> {
+        super::missing_bytes(text, &self.missing, |c| self.ids.contains_key(c))
     }
 
     /// Appends the ids of a text without control tokens. `begins`: it is at the start, or behind a control token.
@@ -86,12 +95,18 @@ impl Scores {
             last.after = NONE;
         }
         self.merge(&text, &mut symbols);
+        let mut unknown_before = false;
         for symbol in symbols.iter().filter(|symbol| symbol.start < symbol.end) {
             let piece = &text[symbol.start..symbol.end];
-            match self.ids.get(piece) {
-                Some(id) => ids.push(*id),
-                None => ids.extend(piece.bytes().map(|byte| self.byte_ids[usize::from(byte)])),
-            }
+            let bytes = || piece.bytes().map(|byte| self.byte_ids[usize::from(byte)]).collect();
+            let spelled: Option<Vec<u32>> = match self.ids.get(piece) {
+                Some(id) => Some(vec![*id]),
+                None => bytes(),
+            };
+            // Unknown characters in a row are one token, as in Hugging Face's tokenizers.
+            let unknown = self.unknown.filter(|_| spelled.is_none() && !unknown_before);
+            unknown_before = spelled.is_none();
+            ids.extend(spelled.into_iter().flatten().chain(unknown));
         }
     }
 
