@@ -1,8 +1,9 @@
 """Times training steps of PEFT on transformers' models with random weights of a real shape, on one CUDA GPU. Prints a JSON line per run.
+The forward pass runs under autocast in bf16, as Trainer and TRL run it with bf16=True.
 
   python3 benches/peers/pytorch.py e2b qwen3-8b --batch 4 --sequence 2048 --variants plain liger liger+checkpointing+nf4
 
-Needs torch, transformers and peft; liger-kernel for the variant liger, bitsandbytes for nf4, fla-core for fast delta nets, and with it
+with_unsloth.py does it for unsloth. Needs torch, transformers and peft; liger-kernel for the variant liger, bitsandbytes for nf4, fla-core for fast delta nets, and with it
 tilelang on Hopper GPUs, flash-qla for --delta flash-qla. A variant that fails has "error" in place of figures.
 """
 
@@ -165,17 +166,17 @@ def kernels_of(step):
     return {key[:80]: round(ms, 2) for ms, key in (found[:6] + nets[:16])}
 
 
-def measure(a, name, parts):
-    model, config = build(a, name, parts)
+def time_steps(model, vocabulary, batch, sequence, steps):
+    """Trains on random tokens. Returns the figures of a row of the table, and a function that makes one more step."""
     trainable = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(trainable, lr=1e-4, fused=True)
-    run = torch.compile(model) if "compile" in parts else model
 
     def step():
-        ids = torch.randint(0, config.vocab_size, (a.batch, a.sequence), device="cuda")
+        ids = torch.randint(0, vocabulary, (batch, sequence), device="cuda")
         torch.cuda.synchronize()
         start = time.perf_counter()
-        loss = run(input_ids=ids, labels=ids).loss
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            loss = model(input_ids=ids, labels=ids).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(trainable, 1.0)
         optimizer.step()
@@ -184,14 +185,20 @@ def measure(a, name, parts):
         return time.perf_counter() - start, loss.item()
 
     torch.cuda.reset_peak_memory_stats()
-    results = [step() for _ in range(a.steps + 3)]
+    results = [step() for _ in range(steps + 3)]
     seconds = statistics.median(time for time, _ in results[3:])
     return {
-        "tokens_per_s": round(a.batch * a.sequence / seconds), "gib": round(torch.cuda.max_memory_allocated() / 2**30, 2),
-        "trainable": sum(p.numel() for p in trainable), "losses": [round(results[i][1], 3) for i in (0, -1)],
-        "attention": config._attn_implementation, "torch": torch.__version__, "device": torch.cuda.get_device_name(),
-        "kernels_ms": kernels_of(step) if a.kernels else None,
-    }
+        "tokens_per_s": round(batch * sequence / seconds), "gib": round(torch.cuda.max_memory_allocated() / 2**30, 2),
+        "first_step_s": round(results[0][0], 1), "trainable": sum(p.numel() for p in trainable), "adapter": str(trainable[0].dtype),
+        "losses": [round(results[i][1], 3) for i in (0, -1)], "torch": torch.__version__, "device": torch.cuda.get_device_name(),
+    }, step
+
+
+def measure(a, name, parts):
+    model, config = build(a, name, parts)
+    run = torch.compile(model) if "compile" in parts else model
+    figures, step = time_steps(run, config.vocab_size, a.batch, a.sequence, a.steps)
+    return {**figures, "attention": config._attn_implementation, "kernels_ms": kernels_of(step) if a.kernels else None}
 
 
 def apply_liger():

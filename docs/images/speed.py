@@ -1,4 +1,4 @@
-"""Draws speed.svg from speed.jsonl: speed against memory, beside PyTorch. Usage: python3 docs/images/speed.py
+"""Draws speed.svg from speed.jsonl: speed against memory, beside PEFT and unsloth. Usage: python3 docs/images/speed.py
 
 benches/peers/chart measures the points.
 """
@@ -7,21 +7,23 @@ import json
 from math import log2
 from pathlib import Path
 
-WIDTH, HEIGHT = 820, 480
-LEFT, RIGHT, TOP, BOTTOM = 70, 30, 92, 56
+WIDTH, HEIGHT = 820, 500
+LEFT, RIGHT, TOP, BOTTOM = 70, 30, 114, 56
 COLOURS = ["#d1601f", "#2a6fb0", "#7a52a8", "#b0306a", "#3d8c50", "#a08a16", "#555"]
-# PyTorch's variants: the mark, and its name in the legend.
+# Variants of the peers: the mark, and its name in the legend.
 MARKS = {
     "plain": ("M-5.5 0a5.5 5.5 0 1 0 11 0a5.5 5.5 0 1 0-11 0z", "PEFT"),
-    "liger": ("M-5-5h10v10h-10z", "with Liger"),
-    "liger+checkpointing": ("M0-6.5l6.5 11h-13z", "with Liger and checkpointing"),
-    "liger+checkpointing+nf4": ("M0 6.5l6.5-11h-13z", "and NF4"),
-    "compile": ("M0-7l7 7l-7 7l-7-7z", "compiled"),
+    "liger": ("M-5-5h10v10h-10z", "PEFT, Liger"),
+    "liger+bf16-adapter": ("M0-7l7 7l-7 7l-7-7z", "and adapter in bf16"),
+    "liger+checkpointing": ("M0-6.5l6.5 11h-13z", "and checkpointing"),
+    "unsloth": ("M-6-6l12 12M-6 6l12-12", "unsloth"),
+    "unsloth+checkpointing": ("M-7 0h14M0-7v14", "with checkpointing"),
+    "unsloth+checkpointing+nf4": ("M-7 0h14M0-7v14M-5-5l10 10M-5 5l10-10", "in 4 bits, its default"),
 }
 
 
 def read():
-    """The measured curves by shape and step, and PyTorch's points by the same."""
+    """The measured curves by shape and step, and the peers' points by the same."""
     curves, points = {}, {}
     for row in map(json.loads, Path(__file__).with_suffix(".jsonl").read_text().splitlines()):
         key = (row.get("base") or row["model"], row["batch"], row["sequence"])
@@ -33,6 +35,7 @@ def read():
 
 
 CURVES, POINTS = read()
+DEVICE = json.loads(Path(__file__).with_suffix(".jsonl").read_text().splitlines()[0])["device"].split(" (")[0]
 ALL = [point[:2] for group in [*CURVES.values(), *POINTS.values()] for point in group]
 GIB = [2**i for i in range(1, 8) if min(g for g, _ in ALL) * 0.7 < 2**i < max(g for g, _ in ALL) * 1.3]
 LEAST, MOST = min(g for g, _ in ALL) * 0.6, max(g for g, _ in ALL) * 1.25
@@ -61,12 +64,15 @@ def mark(at_x, at_y, variant, colour):
     return f'<path d="{path}" transform="translate({at_x:.1f} {at_y:.1f})" fill="#fff" stroke="{colour}" stroke-width="2"/>'
 
 
-def place(end, label, taken):
-    """The place of a label above or below the end of its curve, where fewer points and labels are."""
-    at_x, half = x(end[0]), 4 * len(label)
-    near = [y(speed) for gib, speed in ALL if abs(x(gib) - at_x) < half + 6 and (gib, speed) != end]
-    near += 3 * [at[1] - 4 for at in taken if abs(at[0] - at_x) < 2 * half]
-    best = min(((at_x, y(end[1]) + by) for by in (-12, 22)), key=lambda at: sum(abs(at[1] - 4 - other) < 12 for other in near))
+def place(curve, label, taken):
+    """The place of a label above or below a point of its curve, from the last one on, where the fewest points and labels are."""
+    half = 4 * len(label)
+
+    def crowd(at):
+        points = sum(abs(x(gib) - at[0]) < half + 6 and abs(at[1] - 4 - y(speed)) < 12 for gib, speed in ALL)
+        return points + 3 * sum(abs(at[0] - other[0]) < 2 * half and abs(at[1] - other[1]) < 14 for other in taken)
+
+    best = min(((x(gib), y(speed) + by) for gib, speed in curve[::-1] for by in (-12, 22) if x(gib) + half < WIDTH), key=crowd)
     taken.append(best)
     return best
 
@@ -74,20 +80,20 @@ def place(end, label, taken):
 def legend():
     found = {variant for group in POINTS.values() for *_, variant in group}
     parts = [f'<circle cx="30" cy="50" r="5" fill="#555"/>{text(42, 54, "rullama-train, quantized base, within limits", "start")}']
-    at = 30
-    for variant in [variant for variant in MARKS if variant in found]:
-        name = MARKS[variant][1] if at > 30 else f"PyTorch: {MARKS[variant][1]}"
-        parts.append(mark(at, 72, variant, "#555") + text(at + 12, 76, name, "start"))
-        at += 36 + 7 * len(name)
+    for row, of_unsloth in enumerate([False, True]):
+        at, down = 30, 72 + 22 * row
+        for variant in [variant for variant in MARKS if variant in found and variant.startswith("unsloth") == of_unsloth]:
+            parts.append(mark(at, down, variant, "#555") + text(at + 12, down + 4, MARKS[variant][1], "start"))
+            at += 36 + 7 * len(MARKS[variant][1])
     return parts
 
 
 def chart():
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="system-ui, sans-serif" font-size="13">',
-        "<title>Training speed against GPU memory, rullama-train and PyTorch</title>",
+        "<title>Training speed against GPU memory, rullama-train, PEFT and unsloth</title>",
         f'<rect width="{WIDTH}" height="{HEIGHT}" rx="10" fill="#fff"/>',
-        text(24, 30, "Training speed against GPU memory, one NVIDIA H200", "start", "#222", ' font-size="16" font-weight="600"'),
+        text(24, 30, f"Training speed against GPU memory, one {DEVICE}", "start", "#222", ' font-size="16" font-weight="600"'),
         *legend(),
         text(WIDTH - RIGHT, 54, "tokens per second; up and to the left is better", "end"),
     ]
@@ -104,7 +110,7 @@ def chart():
         parts += [f'<circle cx="{x(gib):.1f}" cy="{y(speed):.1f}" r="4.5" fill="{colour}"/>' for gib, speed in curve]
         parts += [mark(x(gib), y(speed), variant, colour) for gib, speed, variant in POINTS.get(key, [])]
         label = f"{name}, {batch} × {sequence}"
-        parts.append(text(*place(curve[-1], label, taken), label, "middle", colour, ' font-weight="600"'))
+        parts.append(text(*place(curve, label, taken), label, "middle", colour, ' font-weight="600"'))
     return "\n".join(parts + ["</svg>\n"])
 
 

@@ -129,8 +129,16 @@ fn program_and_speeds(line: &Value) -> String {
         };
         return format!("rullama-train | {}", points.iter().map(point).collect::<Vec<_>>().join(", "));
     }
-    let parts: Vec<&str> = string(&line["variant"]).split('+').filter(|part| *part != "plain").collect();
-    let program = if parts.is_empty() { "PEFT".into() } else { format!("PEFT, {}", parts.join(", ")) };
+    let mut parts: Vec<&str> = string(&line["variant"]).split('+').collect();
+    let program = match parts.remove(0) {
+        "unsloth" => "unsloth",
+        "plain" => "PEFT",
+        first => {
+            parts.insert(0, first);
+            "PEFT"
+        }
+    };
+    let program = [&[program][..], &parts[..]].concat().join(", ");
     match line["error"].as_str() {
         Some(error) => format!("{program} | {}", error.replace('|', "\\|")),
         None => format!(
