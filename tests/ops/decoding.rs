@@ -5,6 +5,7 @@ use rullama_train::base::formats::GgmlType;
 use rullama_train::gpu::Gpu;
 use rullama_train::ops::Rows;
 use rullama_train::ops::Up;
+use rullama_train::ops::argmax::top;
 use rullama_train::ops::argmax::{Argmax, Likeliest};
 use rullama_train::ops::block_end as residual;
 use rullama_train::ops::block_end::Next;
@@ -502,4 +503,62 @@ pub fn likeliest(gpu: &Gpu) -> Outcome {
         }
     }
     Ok(())
+}
+
+/// The largest values of rows in their order, and the softmax of a target, against f64.
+pub fn likeliest_of_rows(gpu: &Gpu) -> Outcome {
+    let mut worst = 0f64;
+    for (count, rows, wanted) in
+        [(1, 1, 3), (63, 2, 0), (64, 3, 1), (65, 70, 5), (5003, 3, 20), (49_152, 2, 20)]
+    {
+        let stride = (count + 3_usize).next_multiple_of(4);
+        // What lies between the rows is larger than all values.
+        let mut all = vec![1e30f32; rows * stride];
+        let mut row_of = |row: usize| {
+            let mut own: Vec<f32> = values(row as u64 + 1, count).iter().map(|x| 12.0 * x).collect();
+            if count > 200 {
+                // Equal values in different lanes, and what is never chosen.
+                (own[77], own[150], own[4], own[5]) = (99.0, 99.0, f32::NEG_INFINITY, 99.0);
+            }
+            all[row * stride..][..count].copy_from_slice(&own);
+            own
+        };
+        let plain: Vec<Vec<f32>> = (0..rows).map(&mut row_of).collect();
+        let targets: Vec<u32> = (0..=rows).map(|row| ((row * 31 + count / 2) % count) as u32).collect();
+        let block = Rows { buffer: gpu.upload("values", &all)?, stride, start: 0 };
+        let (ids, words) = (gpu.upload("targets", &targets)?, top::words(wanted));
+        let results = gpu.upload("results", &vec![7u32; (rows + 1) * words])?;
+        run(gpu, |rec| top::forward(rec, &block, count, &ids, &results, 1, wanted, rows))?;
+        let found = pollster::block_on(gpu.read::<u32>(&results, (rows + 1) * words))?;
+        if found[..words] != vec![7; words] {
+            return Err("the place before the first row was written".into());
+        }
+        for ((row, found), target) in plain.iter().zip(top::read(&found[words..], wanted)).zip(&targets[1..])
+        {
+            let mut order: Vec<u32> = (0..count as u32).filter(|i| row[*i as usize].is_finite()).collect();
+            order.sort_by(|a, b| row[*b as usize].total_cmp(&row[*a as usize]).then(a.cmp(b)));
+            order.truncate(wanted);
+            let expected: Vec<Likeliest> =
+                order.iter().map(|&index| Likeliest { index, value: row[index as usize] }).collect();
+            if found.top != expected {
+                return Err(format!("{count} values: expected {expected:?}, found {:?}", found.top).into());
+            }
+            let lse = row.iter().map(|&x| f64::from(x).exp()).sum::<f64>().ln();
+            let of = |x: f32| f64::from(x) - f64::from(found.largest) - f64::from(found.sum).ln();
+            let target = row[*target as usize];
+            worst = worst.max((of(target) - (f64::from(target) - lse)).abs());
+            if found.target != target || !(worst < 2e-6) {
+                return Err(
+                    format!("{count} values: {found:?}, a log-probability is off by {worst:e}").into()
+                );
+            }
+        }
+    }
+    let block = Rows { buffer: gpu.upload("values", &[1.0, f32::NAN, 2.0, 0.0])?, stride: 4, start: 0 };
+    let (ids, results) = (gpu.upload("targets", &[0u32])?, gpu.upload("results", &[0u32; 5])?);
+    run(gpu, |rec| top::forward(rec, &block, 4, &ids, &results, 0, 1, 1))?;
+    match &top::read(&pollster::block_on(gpu.read::<u32>(&results, 5))?, 1)[..] {
+        [row] if !row.sum.is_finite() => Ok(()),
+        rows => Err(format!("NaN must make the sum NaN: {rows:?}").into()),
+    }
 }

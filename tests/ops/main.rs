@@ -79,10 +79,11 @@ const ALL: &[GgmlType] = &GgmlType::SUPPORTED;
 const COMMON: &[GgmlType] = &[GgmlType::F32, F16, Q5_0, Q8_0, Q4_K, Q6_K];
 const OTHERS: &[GgmlType] = &[BF16, Q4_0, Q4_1, Q5_1, Q2_K, Q3_K, Q5_K, IQ4_NL, IQ4_XS, MXFP4];
 
-const CASES: [Case; 123] = [
+const CASES: [Case; 124] = [
     case("adamw", "ten steps of adamw and sgd, with clipping", F32, adamw::ten_steps),
     case("adamw", "gradients that are not finite", F32, adamw::non_finite),
     case("argmax", "the likeliest token", F32, decoding::likeliest),
+    case("argmax", "the likeliest tokens of rows", F32, decoding::likeliest_of_rows),
     case("attention", "forward and backward", F32, |gpu| {
         attention::forward_and_backward(gpu, &[4, 32, 64, 100, 128, 256, 512])
     }),

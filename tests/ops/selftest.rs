@@ -44,7 +44,7 @@ const SHARED: (&str, &str) = ("experts", "the gate of a shared one");
 const SCALE: (&str, &str) = ("scale", "in place");
 
 /// Faults of drivers and kernels, planted in the kernels that every device runs.
-const FAULTS: [Planted; 41] = [
+const FAULTS: [Planted; 42] = [
     planted(
         "every token has the first one's per-layer embedding",
         ("per_layer", "inputs of layers"),
@@ -248,6 +248,13 @@ const FAULTS: [Planted; 41] = [
         "experts/combine",
         "weights[k] * scales[chosen[k]]",
         "weights[k] * scales[chosen[k] * 0u]",
+    ),
+    planted(
+        "the last of equal values first",
+        ("argmax", "the likeliest tokens of rows"),
+        "argmax/top",
+        "best_indices[i] < index",
+        "best_indices[i] > index",
     ),
     planted(
         "the last of equal values",

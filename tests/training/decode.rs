@@ -16,7 +16,7 @@ use rullama_train::data::batch::{IGNORE, MicroBatch, Sample};
 use rullama_train::data::tokenizer::Special;
 use rullama_train::gpu::{Backend, Gpu, Tier};
 use rullama_train::model::Model;
-use rullama_train::model::decode::{Decoder, Lengths, Workspace};
+use rullama_train::model::decode::{Decoder, Lengths, Scoring, Workspace};
 use rullama_train::model::plan::Recompute;
 use rullama_train::run::OpenBase;
 use rullama_train::talk::generate::{Finish, Generator, Options, Reply};
@@ -40,7 +40,7 @@ pub(super) struct Case {
     pub name: String,
     pub base: Base,
     pub adapter: Adapter,
-    ids: Vec<u32>,
+    pub ids: Vec<u32>,
 }
 
 /// The golden models, which together cover every part, and the tiny one with an adapter of large effect.
@@ -115,11 +115,20 @@ pub fn compiled_ahead(gpu: &Gpu) -> Result<(), Failed> {
             Workspace::new(&fresh, &model, Lengths { context: 64, chunk: 32 }, case.adapter.rank)?;
         let mut decoder = Decoder::new(&workspace, Some(&case.adapter))?;
         let new = decoder.compile()?;
+        let scoring = Scoring::new(&workspace, 2)?;
+        let new = new + decoder.compile_scores(&scoring)?;
         check_that(&format!("{}: {new} compiled", case.name), new > 10 && new == fresh.compiled())?;
         for rows in [1, 2, 3, 5, 8, 9, 15, 17] {
             decoder.rewind(0);
             block_on(decoder.logits(&case.ids[..rows]))?;
             block_on(decoder.likeliest(&case.ids[..1]))?;
+            block_on(decoder.scores(
+                &case.ids[..rows],
+                &case.ids[..rows],
+                &scoring,
+                model.config().vocab,
+                2,
+            ))?;
             let late = fresh.compiled() - new;
             check_that(&format!("{}: {late} compiled for {rows} tokens", case.name), late == 0)?;
         }
@@ -240,7 +249,8 @@ pub fn greedy(gpu: &Gpu) -> Result<(), Failed> {
     let merged = Model::load(gpu, &whole, 128)?;
 
     let lengths = Lengths { context: 128, chunk: 64 };
-    let options = Options { sampling: Sampling::GREEDY, max_new_tokens: 30, stop: Vec::new() };
+    let options =
+        Options { sampling: Sampling::GREEDY, max_new_tokens: 30, stop: Vec::new() };
     let workspaces = [(&model, adapter.rank), (&merged, 0)];
     let [workspace, merged] = workspaces.map(|(model, rank)| Workspace::new(gpu, model, lengths, rank));
     let (workspace, merged) = (workspace?, merged?);

@@ -17,6 +17,7 @@ mod offload;
 mod planned;
 mod ranks;
 mod run;
+mod scores;
 mod shapes;
 mod splits;
 
@@ -35,7 +36,7 @@ use rullama_train::train::{Capacity, Dropout, Trainer};
 fn main() {
     type Run = fn(&Gpu) -> Result<(), Failed>;
     const F32: &[Variant] = &[Variant::F32];
-    let cases: [(&str, &[Variant], Run); 41] = [
+    let cases: [(&str, &[Variant], Run); 43] = [
         ("chat: twenty steps of the recipe against PyTorch", F32, chat::twenty_steps),
         (
             "splits: a repeated step gives the same bits, and micro-batches of any size the same numbers",
@@ -108,6 +109,8 @@ fn main() {
             &[Variant::F32, Variant::F16, Variant::Coop8, Variant::Coop16],
             planned::replies,
         ),
+        ("decode: log-probabilities of prompts against PyTorch", F32, scores::against_pytorch),
+        ("decode: log-probabilities of a long prompt", F32, scores::long_prompts),
         ("decode: rewind", F32, decode::rewind),
         ("decode: delta nets, around their chunks, unmerged and merged", F32, decode::delta_nets),
         ("decode: kernels are compiled ahead", F32, decode::compiled_ahead),

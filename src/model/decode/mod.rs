@@ -9,6 +9,7 @@ mod applied;
 mod branch;
 mod delta;
 mod pass;
+mod scores;
 mod sizes;
 mod workspace;
 
@@ -20,6 +21,7 @@ use crate::ops::argmax::Likeliest;
 use crate::ops::cached_heads::Cache;
 use crate::ops::delta::Carried;
 use applied::Applied;
+pub use scores::Scoring;
 pub use sizes::bytes;
 pub use workspace::{CHUNK, Lengths, Workspace, longest_context};
 

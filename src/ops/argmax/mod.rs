@@ -1,4 +1,6 @@
-//! The likeliest token of a row of logits.
+//! The likeliest token of a row of logits, and the likeliest tokens of many rows.
+
+pub mod top;
 
 use crate::gpu::{Binding, Gpu, GpuError, Kernel, Recorder};
 use crate::ops::Rows;

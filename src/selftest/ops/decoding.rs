@@ -5,7 +5,7 @@ use super::products::columns;
 use crate::base::config::Activation;
 use crate::base::formats::GgmlType;
 use crate::gpu::GpuError;
-use crate::ops::argmax::Argmax;
+use crate::ops::argmax::{Argmax, top};
 use crate::ops::block_end::{self, Next};
 use crate::ops::cached_heads::{Cache, Heads};
 use crate::ops::matvec::integers::Integers;
@@ -275,5 +275,22 @@ pub fn likeliest(b: &mut Bench) -> Result<(), GpuError> {
     let (block, argmax) = (b.input(count, &row)?, Argmax::new(b.gpu)?);
     b.run(|rec| argmax.forward(rec, block.rows(), count))?;
     b.expect_bits("index and value", &argmax.result, [4999, 2f32.to_bits()]);
+    Ok(())
+}
+
+/// The largest values of two rows, and their targets; the first of equal values comes first.
+pub fn likeliest_of_rows(b: &mut Bench) -> Result<(), GpuError> {
+    let count = 1003;
+    let low = -200.0;
+    let mut rows = vec![low; 2 * count];
+    [(900, 2.0), (70, 2.0), (count + 1000, 3.0)].into_iter().for_each(|(at, value)| rows[at] = value);
+    let block = b.input(count, &rows)?;
+    let results = b.gpu.upload("results", &[0u32; 14])?;
+    let targets = b.gpu.upload("targets", &[5u32, 1000])?;
+    b.run(|rec| top::forward(rec, block.rows(), count, &targets, &results, 0, 2, 2))?;
+    let [one, two, three, low] = [1.0, 2.0, 3.0, low].map(f32::to_bits);
+    // Largest value, sum (e^-202 is zero), target, and index and value of the two largest.
+    let found = [two, two, low, 70, two, 900, two, three, one, three, 1000, three, 0, low];
+    b.expect_bits("likeliest of rows", &results, found);
     Ok(())
 }

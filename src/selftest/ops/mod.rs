@@ -59,7 +59,7 @@ const fn check(
 }
 
 /// Every check. `pack`, `partial_sums`, `row_factors` and `update_norm` are parts of others; `peak` is measured.
-pub const CHECKS: [Check; 48] = [
+pub const CHECKS: [Check; 49] = [
     check("linear", "products", Needs::Rows, products::q4_k),
     check("linear", "products", Needs::Tiles, matrices::q4_k),
     check("linear", "products in every format", Needs::Rows, products::every_format),
@@ -108,4 +108,5 @@ pub const CHECKS: [Check; 48] = [
     check("per_layer", "inputs of layers", Needs::Any, decoding::per_layer_inputs),
     check("random", "blocks", Needs::Any, products::random_blocks),
     check("argmax", "the likeliest token", Needs::Any, decoding::likeliest),
+    check("argmax", "the likeliest tokens of rows", Needs::Any, decoding::likeliest_of_rows),
 ];
