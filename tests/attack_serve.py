@@ -49,9 +49,9 @@ def connect(address):
     return stream
 
 
-def head(address, length):
+def head(address, length, route="chat/completions"):
     host = f"{address[0]}:{address[1]}"
-    return f"POST /v1/chat/completions HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n".encode()
+    return f"POST /v1/{route} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n".encode()
 
 
 def send(stream, data):
@@ -103,6 +103,31 @@ def huge_prompts(address):
     return streams
 
 
+def complete(address, body):
+    """Sends a request for completions and does not wait."""
+    data = json.dumps(body).encode()
+    stream = connect(address)
+    send(stream, head(address, len(data), "completions") + data)
+    return stream
+
+
+def huge_lists(address):
+    """Prompts that are refused: too long, too many, or too many tokens together."""
+    long = [{"prompt": text} for text in ("<" * 1_000_000, "<turn|>" * 140_000, "word " * 200_000)]
+    many = [{"prompt": ["a"] * 200_000}, {"prompt": [[2] * 1000] * 128, "echo": True, "logprobs": 20, "max_tokens": 0}, {"prompt": [2] * 400_000}]
+    return [complete(address, body) for body in (long + many) * 5]
+
+
+def scored_prompts(address):
+    """Clients that want as many log-probabilities as one request may ask for, and leave."""
+    body = {"prompt": [[2] * 250] * 128, "echo": True, "logprobs": 20, "max_tokens": 0, "stream": True}
+    for _ in range(10):
+        stream = complete(address, body)
+        time.sleep(0.1)
+        stream.close()
+    return []
+
+
 def leaves(address):
     for _ in range(20):
         body = json.dumps({"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1000, "temperature": 50, "top_k": 0}).encode()
@@ -143,7 +168,7 @@ def main():
         server, address = start(sys.argv[1], limit)
         try:
             print(f"at most {limit} open files; alone: {ask(address):.2f} s, {memory(server)} MiB")
-            for attack in (idle, half_open, large_bodies, too_large_bodies, headers, huge_prompts, leaves, reads_nothing):
+            for attack in (idle, half_open, large_bodies, too_large_bodies, headers, huge_prompts, huge_lists, scored_prompts, leaves, reads_nothing):
                 held = attack(address)
                 waits = [ask(address) for _ in range(3)]
                 longest, most = max(longest, *waits), max(most, memory(server)["VmHWM"])

@@ -87,7 +87,7 @@ enum Verb {
     Chat(talk::chat::ChatArgs),
     /// Reply to prompts from the command line, a file or stdin.
     Generate(talk::generate::GenerateArgs),
-    /// Serve an OpenAI-compatible chat completions API over HTTP.
+    /// Serve OpenAI's chat completions and completions over HTTP.
     Serve(serve::ServeArgs),
     /// Serve the web page that trains in the browser, to this machine only, and open it.
     Web(web::WebArgs),

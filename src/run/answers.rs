@@ -114,7 +114,7 @@ pub async fn generate<E: From<DriveError>>(
     let workspace = workspace.map_err(DriveError::from)?;
     let mut generator =
         Generator::new(&workspace, &base.tokenizer, Some(adapter)).map_err(DriveError::from)?;
-    let options = Options { sampling: Sampling::GREEDY, max_new_tokens, stop: Vec::new() };
+    let options = Options { sampling: Sampling::GREEDY, max_new_tokens, stop: Vec::new(), logprobs: None };
     let mut answers = Vec::new();
     for prompt in prompts {
         if !before(answers.len())? {

@@ -5,6 +5,7 @@
 
 use crate::data::template::{self, BuiltIn, Message, Part, ReplyParts, Role, Template, TemplateError};
 use crate::data::tokenizer::{Special, Tokenizer};
+use crate::talk::refusal::Refusal;
 
 /// A conversation.
 #[derive(Clone, Debug, PartialEq)]
@@ -43,12 +44,7 @@ impl Conversation {
     }
 
     /// Starts a turn in which the user writes `message`.
-    pub fn ask(
-        &self,
-        template: &Template,
-        tokenizer: &Tokenizer,
-        message: &str,
-    ) -> Result<Turn, TemplateError> {
+    pub fn ask(&self, template: &Template, tokenizer: &Tokenizer, message: &str) -> Result<Turn, Refusal> {
         let message = Message::new(Role::User, message);
         let after = |before: &[Message]| {
             template::Conversation::new(before.iter().chain([&message]).cloned().collect())

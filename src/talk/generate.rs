@@ -4,60 +4,15 @@
 use std::ops::ControlFlow;
 
 use crate::adapter::lora::Adapter;
-use crate::data::tokenizer::{DecodeStream, Tokenizer};
+use crate::data::tokenizer::Tokenizer;
 use crate::gpu::{Gpu, GpuError};
 use crate::model::Model;
 pub use crate::model::decode::CHUNK;
-use crate::model::decode::{Decoder, Lengths, Workspace};
+use crate::model::decode::{Decoder, Lengths, Scoring, Workspace};
+use crate::talk::reply::Draft;
+pub use crate::talk::reply::{Event, Finish, Options, Reply};
 use crate::talk::sampling::{Sampler, Sampling};
-
-/// Settings for generating a reply.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Options {
-    /// Choice of tokens.
-    pub sampling: Sampling,
-    /// Maximum number of tokens in a reply.
-    pub max_new_tokens: usize,
-    /// Texts that end the reply and are not part of it.
-    pub stop: Vec<String>,
-}
-
-/// Why a reply ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Finish {
-    /// The model ended it, or one of [`Options::stop`] occurred.
-    Stop,
-    /// It reached [`Options::max_new_tokens`].
-    Length,
-    /// The conversation reached the end of the context.
-    Context,
-    /// The caller cancelled it.
-    Cancelled,
-}
-
-/// A reply.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Reply {
-    /// The tokens, without the end token.
-    pub ids: Vec<u32>,
-    /// The text, up to one of [`Options::stop`]. Control tokens are spelled out.
-    pub text: String,
-    /// Why the reply ended.
-    pub finish: Finish,
-    /// Number of prompt tokens.
-    pub prompt_tokens: usize,
-    /// Number of prompt tokens that were in the cache already.
-    pub cached_tokens: usize,
-}
-
-/// Events during a reply.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Event<'a> {
-    /// Number of prompt tokens that have been processed.
-    Prompt(usize),
-    /// The next piece of text: whole characters.
-    Text(&'a str),
-}
+use crate::talk::scores::{MAX_TOP, Score};
 
 /// Why no reply was generated.
 #[derive(Debug, thiserror::Error)]
@@ -104,6 +59,8 @@ pub struct Generator<'a> {
     workspace: &'a Workspace<'a>,
     /// Ids in the cache.
     ids: Vec<u32>,
+    /// Buffers for the scores of prompts, once there was one.
+    scoring: Option<Scoring>,
 }
 
 impl<'a> Generator<'a> {
@@ -114,13 +71,18 @@ impl<'a> Generator<'a> {
         adapter: Option<&Adapter>,
     ) -> Result<Generator<'a>, GpuError> {
         let decoder = Decoder::new(workspace, adapter)?;
-        Ok(Generator { decoder, tokenizer, workspace, ids: Vec::new() })
+        Ok(Generator { decoder, tokenizer, workspace, ids: Vec::new(), scoring: None })
     }
 
     /// Forgets the conversation, so that the next reply does not depend on earlier ones, not even by rounding.
     pub fn reset(&mut self) {
         self.decoder.rewind(0);
         self.ids.clear();
+    }
+
+    /// Compiles the kernels of [`Generator::scores`], so that no prompt waits for them.
+    pub fn compile_scores(&self) -> Result<(), GpuError> {
+        self.decoder.compile_scores(&Scoring::new(self.workspace, MAX_TOP)?).map(drop)
     }
 
     /// The sequence on the device.
@@ -135,54 +97,67 @@ impl<'a> Generator<'a> {
         options: &Options,
         mut hear: impl FnMut(Event) -> ControlFlow<()>,
     ) -> Result<Reply, GenerateError> {
-        let cached_tokens = self.keep_common(prompt)?;
-        let mut reply = Reply {
-            ids: Vec::new(),
-            text: String::new(),
-            finish: Finish::Length,
-            prompt_tokens: prompt.len(),
-            cached_tokens,
-        };
+        let mut draft = Draft::new(options, prompt.len(), self.keep_common(prompt)?);
+        if options.max_new_tokens == 0 {
+            return Ok(draft.reply);
+        }
         if self.read_prompt(prompt, &mut hear).await?.is_break() {
-            return Ok(Reply { finish: Finish::Cancelled, ..reply });
+            return Ok(Reply { finish: Finish::Cancelled, ..draft.reply });
         }
         let mut sampler = Sampler::new(options.sampling, prompt);
-        let mut text = StopText::new(&options.stop);
-        let mut stream = DecodeStream::default();
         let mut next = prompt[self.ids.len()..].to_vec();
-        while reply.ids.len() < options.max_new_tokens {
+        while draft.reply.ids.len() < options.max_new_tokens {
             if self.ids.len() + next.len() > self.workspace.lengths().context {
-                reply.finish = Finish::Context;
+                draft.reply.finish = Finish::Context;
                 break;
             }
-            let id = self.choose(&next, &mut sampler).await?;
+            let (id, score) = self.choose(&next, &mut sampler, options.logprobs).await?;
             self.ids.append(&mut next);
             if self.tokenizer.eos().contains(&id) {
-                reply.finish = Finish::Stop;
+                draft.reply.finish = Finish::Stop;
+                draft.reply.end = score;
                 break;
             }
-            reply.ids.push(id);
             next.push(id);
-            let piece = text.push(&stream.push(self.tokenizer, id));
-            reply.text += &piece;
-            if text.ended {
-                reply.finish = Finish::Stop;
+            if draft.push(self.tokenizer, id, score, &mut hear).is_break() {
+                draft.reply.finish = Finish::Cancelled;
             }
-            // Emitted even if the text is empty, so that the caller can cancel after every token.
-            if hear(Event::Text(&piece)).is_break() {
-                reply.finish = Finish::Cancelled;
-            }
-            if reply.finish != Finish::Length {
-                return Ok(reply);
+            if draft.reply.finish != Finish::Length {
+                return Ok(draft.reply);
             }
         }
-        let mut rest = text.push(&stream.finish());
-        rest += &text.finish();
-        if !rest.is_empty() {
-            reply.text += &rest;
-            let _ = hear(Event::Text(&rest));
+        Ok(draft.finish(&mut hear))
+    }
+
+    /// The scores of the tokens of `prompt` but the first, with up to `top` of the likeliest tokens beside each. Forgets the
+    /// conversation. `None` if `hear` cancels.
+    pub async fn scores(
+        &mut self,
+        prompt: &[u32],
+        top: usize,
+        mut hear: impl FnMut(Event) -> ControlFlow<()>,
+    ) -> Result<Option<Vec<Score>>, GenerateError> {
+        self.reset();
+        self.keep_common(prompt)?;
+        let top = top.min(MAX_TOP);
+        if self.scoring.is_none() {
+            self.scoring = Some(Scoring::new(self.workspace, MAX_TOP)?);
         }
-        Ok(reply)
+        let scoring = self.scoring.as_ref().expect("made above");
+        let (chunk, vocab) = (self.workspace.lengths().chunk, self.tokenizer.vocab_size());
+        let mut scores = Vec::with_capacity(prompt.len());
+        for (ids, targets) in prompt[..prompt.len() - 1].chunks(chunk).zip(prompt[1..].chunks(chunk)) {
+            let rows = self.decoder.scores(ids, targets, scoring, vocab, top).await?;
+            for (row, &id) in rows.iter().zip(targets) {
+                let tokens = scores.len() + 1;
+                scores.push(Score::of_row(row, id).ok_or(GenerateError::NotFinite { tokens })?);
+            }
+            self.ids.extend(ids);
+            if hear(Event::Prompt(self.ids.len())).is_break() {
+                return Ok(None);
+            }
+        }
+        Ok(Some(scores))
     }
 
     /// Decodes `prompt` in chunks, except for the last chunk, whose logits choose the first token of the reply.
@@ -225,20 +200,33 @@ impl<'a> Generator<'a> {
         Ok(kept)
     }
 
-    async fn choose(&mut self, ids: &[u32], sampler: &mut Sampler) -> Result<u32, GenerateError> {
+    /// Appends `ids` and chooses the token after them. With `logprobs`, also returns its score.
+    async fn choose(
+        &mut self,
+        ids: &[u32],
+        sampler: &mut Sampler,
+        logprobs: Option<usize>,
+    ) -> Result<(u32, Option<Score>), GenerateError> {
         let tokens = self.ids.len() + ids.len();
         // Rows of the output matrix beyond the vocabulary belong to no token; few files have such rows.
         let vocab = self.tokenizer.vocab_size();
-        if sampler.is_greedy() && vocab == self.workspace.vocab() {
+        if sampler.is_greedy() && vocab == self.workspace.vocab() && logprobs.is_none() {
             let likeliest = self.decoder.likeliest(ids).await?;
             return match likeliest.is_finite() {
-                true => Ok(likeliest.index),
+                true => Ok((likeliest.index, None)),
                 false => Err(GenerateError::NotFinite { tokens }),
             };
         }
         let mut logits = self.decoder.logits(ids).await?;
         logits.truncate(vocab);
-        sampler.next(&mut logits).ok_or(GenerateError::NotFinite { tokens })
+        // The sampler changes the logits that it chooses by.
+        let own = logprobs.map(|top| (logits.clone(), top.min(MAX_TOP)));
+        let id = sampler.next(&mut logits).ok_or(GenerateError::NotFinite { tokens })?;
+        let score = own.map(|(logits, top)| Score::of(&logits, id, top));
+        match score {
+            Some(None) => Err(GenerateError::NotFinite { tokens }),
+            score => Ok((id, score.flatten())),
+        }
     }
 }
 
@@ -260,74 +248,11 @@ pub async fn greedy(
     }
     let workspace = Workspace::stream(gpu, model, Lengths { context, chunk: CHUNK }, adapter.rank).await?;
     let mut generator = Generator::new(&workspace, tokenizer, Some(adapter))?;
-    let options = Options { sampling: Sampling::GREEDY, max_new_tokens, stop: Vec::new() };
+    let options = Options { sampling: Sampling::GREEDY, max_new_tokens, stop: Vec::new(), logprobs: None };
     let mut replies = Vec::new();
     for prompt in prompts {
         replies.push(generator.reply(prompt, &options, |_| ControlFlow::Continue(())).await?.text);
         done(replies.len());
     }
     Ok(replies)
-}
-
-/// Text up to the first stop text. Holds back text that may be the start of one.
-struct StopText<'a> {
-    words: &'a [String],
-    held: String,
-    ended: bool,
-}
-
-impl StopText<'_> {
-    fn new(words: &[String]) -> StopText<'_> {
-        StopText { words, held: String::new(), ended: false }
-    }
-
-    /// Adds a piece and returns the text that is now known to be part of the reply.
-    fn push(&mut self, piece: &str) -> String {
-        self.held += piece;
-        let words = self.words.iter().filter(|w| !w.is_empty());
-        if let Some(at) = words.clone().filter_map(|w| self.held.find(w.as_str())).min() {
-            self.ended = true;
-            self.held.truncate(at);
-            return std::mem::take(&mut self.held);
-        }
-        let begun = |at: &usize| words.clone().any(|w| w.starts_with(&self.held[*at..]));
-        let starts = self.held.char_indices().map(|(at, _)| at);
-        let at = starts.into_iter().find(begun).unwrap_or(self.held.len());
-        let held = self.held.split_off(at);
-        std::mem::replace(&mut self.held, held)
-    }
-
-    /// Returns the text that was held back but did not become a stop text.
-    fn finish(&mut self) -> String {
-        std::mem::take(&mut self.held)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn text_is_held_back_while_a_stop_may_have_begun() {
-        let words = ["END".to_string(), "\n\n".to_string(), String::new()];
-        let mut text = StopText::new(&words);
-        assert_eq!(text.push("aE"), "a");
-        assert_eq!(text.push("N"), "");
-        assert_eq!(text.push("Ex\n"), "ENEx");
-        assert_eq!(text.push("é\n"), "\né");
-        assert_eq!((text.push("\nmore END"), text.ended), (String::new(), true));
-
-        let mut text = StopText::new(&words);
-        assert_eq!(text.push("say EN"), "say ");
-        assert_eq!((text.finish(), text.ended), ("EN".to_string(), false));
-        assert_eq!(StopText::new(&[]).push("END"), "END");
-    }
-
-    /// The earliest stop text ends the reply, whatever its position in the list.
-    #[test]
-    fn the_first_stop_in_the_text_ends_it() {
-        let words = ["two".to_string(), "one".to_string()];
-        let mut text = StopText::new(&words);
-        assert_eq!((text.push("zero one two"), text.ended), ("zero ".to_string(), true));
-    }
 }

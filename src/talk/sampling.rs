@@ -182,10 +182,11 @@ fn choose(weights: &[f64], total: f64, s: &Sampling, point: f64, whole: bool) ->
     }
 }
 
+/// A token and its logit.
 #[derive(Clone, Copy, PartialEq)]
-struct Candidate {
-    logit: f32,
-    id: u32,
+pub(super) struct Candidate {
+    pub logit: f32,
+    pub id: u32,
 }
 
 impl Eq for Candidate {}
@@ -204,7 +205,7 @@ impl Ord for Candidate {
 }
 
 /// The `count` greatest candidates, greatest first.
-fn head(logits: &[f32], count: usize) -> Vec<Candidate> {
+pub(super) fn head(logits: &[f32], count: usize) -> Vec<Candidate> {
     let mut candidates = (0..).zip(logits).map(|(id, &logit)| Candidate { logit, id });
     let mut heap: BinaryHeap<Reverse<Candidate>> = candidates.by_ref().take(count).map(Reverse).collect();
     for candidate in candidates {

@@ -4,6 +4,7 @@
 mod attacks;
 mod bench;
 mod check;
+mod completions;
 mod describe;
 mod exports;
 mod families;
@@ -108,6 +109,8 @@ fn main() {
         ("chat keeps the conversation", talk::chat_commands),
         ("serve answers like OpenAI's API", serve::serve),
         ("serve rejects bad requests like OpenAI's API", serve::bad_requests),
+        ("serve continues text and gives log-probabilities", completions::completions),
+        ("serve refuses in words for clients", completions::words),
         ("serve stops generating when the client disconnects, and stops on Ctrl-C", attacks::goes_away),
         ("serve refuses pages of other origins and clients without the key", attacks::strangers),
         ("serve answers during floods of connections, headers and bodies", attacks::floods),

@@ -81,7 +81,12 @@ impl Server {
 
     /// Expects an error in OpenAI's format, in whose message `…` stands for anything.
     pub fn refuses(&self, body: &str, status: u16, param: Json, expected: &str) {
-        let (found, kind, text) = self.ask("POST", "/v1/chat/completions", body);
+        self.refuses_at("/v1/chat/completions", body, status, param, expected);
+    }
+
+    /// [`Server::refuses`] for any route.
+    pub fn refuses_at(&self, path: &str, body: &str, status: u16, param: Json, expected: &str) {
+        let (found, kind, text) = self.ask("POST", path, body);
         let error: Json = serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}"));
         let error = &error["error"];
         assert_eq!((found, kind.as_str(), &error["param"]), (status, "application/json", &param), "{text}");
@@ -95,8 +100,13 @@ impl Server {
     }
 
     /// The events of a streamed response.
-    fn stream(&self, body: &Json) -> Vec<Json> {
-        let (status, kind, body) = self.ask("POST", "/v1/chat/completions", &body.to_string());
+    pub fn stream(&self, body: &Json) -> Vec<Json> {
+        self.stream_of("/v1/chat/completions", body)
+    }
+
+    /// [`Server::stream`] for any route.
+    pub fn stream_of(&self, path: &str, body: &Json) -> Vec<Json> {
+        let (status, kind, body) = self.ask("POST", path, &body.to_string());
         assert_eq!((status, kind.as_str()), (200, "text/event-stream"), "{body}");
         let body = body.strip_suffix("data: [DONE]\n\n").expect("an end");
         let event =
@@ -231,6 +241,7 @@ pub fn bad_requests(place: Place) {
     );
     for (method, path, status) in [
         ("GET", "/v1/chat/completions", 405),
+        ("GET", "/v1/completions", 405),
         ("POST", "/v1/models", 405),
         ("GET", "/v2", 404),
         ("GET", "/v1/models/no", 404),
@@ -322,8 +333,8 @@ fn bad_tools(server: &Server) {
     );
     bad(
         json!({ "chat_template_kwargs": { "tone": "kind" } }),
-        "messages",
-        "messages: the chat template never reads \"tone\", …",
+        "chat_template_kwargs",
+        "chat_template_kwargs: the model's chat template has no place for \"tone\", …",
     );
 }
 

@@ -85,6 +85,22 @@ pub fn generate(place: Place) {
         whole["ids"].as_array().map(Vec::len),
         whole["completion_tokens"].as_u64().map(|n| n as usize)
     );
+    assert_eq!(
+        whole["prompt_ids"].as_array().map(Vec::len),
+        whole["prompt_tokens"].as_u64().map(|n| n as usize)
+    );
+    assert_eq!(whole["logprobs"], Json::Null);
+    let scored = json(&["--prompt=Hello!", "--logprobs=2"]);
+    let scores = scored["logprobs"].as_array().expect("a list");
+    let ids: Vec<&Json> = scores.iter().map(|score| &score["id"]).collect();
+    assert_eq!(ids, scored["ids"].as_array().expect("a list").iter().collect::<Vec<_>>());
+    let all =
+        |score: &Json| score["top_logprobs"][0]["id"] == score["id"] && score["logprob"].as_f64() < Some(0.0);
+    assert!(scores.iter().all(all), "{scored}");
+    place.refused(
+        &["generate", "tiny", "--prompt=Hi", "--logprobs=2"],
+        "--logprobs prints nothing without --json; add it",
+    );
     let cut = place.command(&[&greedy[..], &["--prompt=Hello!", "--max-tokens=3"]].concat()).output();
     let (text, note) = texts(&cut.expect("it starts"));
     assert!(GREETING.starts_with(text.trim_end()) && text.trim_end() != GREETING, "{text}");

@@ -1,4 +1,4 @@
-"""OpenAI's Python client against `rullama-train serve`: complete and streamed replies, tool calls, invalid requests, twenty
+"""OpenAI's Python client against `rullama-train serve`: complete and streamed replies, completions, log-probabilities, tool calls, invalid requests, twenty
 requests at once, and clients that disconnect.
 
     check_openai.py PROGRAM FOLDER      (tests/consumers/main.rs runs this)
@@ -69,6 +69,41 @@ def replies(client):
         assert stream.get_final_completion().choices[0].message.content == GREETING
 
 
+def log_probabilities(client):
+    whole = client.chat.completions.create(model="tools", messages=HELLO, logprobs=True, top_logprobs=2).choices[0]
+    content = whole.logprobs.content
+    assert "".join(token.token for token in content) == GREETING and len(content) == 8
+    for token in content:
+        assert bytes(token.bytes).decode() == token.token and len(token.top_logprobs) == 2
+        assert token.top_logprobs[0].logprob == token.logprob <= 0, "greedy replies take the likeliest token"
+    with client.chat.completions.stream(model="tools", messages=HELLO, logprobs=True, top_logprobs=2) as stream:
+        assert stream.get_final_completion().choices[0].logprobs.content == content
+    return [token.logprob for token in content]
+
+
+def completions(client, expected):
+    create = client.completions.create
+    prompt = "<|turn>user\nHello!<turn|>\n<|turn>model\n"
+    plain = create(model="tools", prompt=prompt, max_tokens=60)
+    choice = plain.choices[0]
+    assert (plain.object, choice.text, choice.finish_reason, choice.logprobs) == ("text_completion", GREETING, "stop", None)
+    assert (plain.usage.prompt_tokens, plain.usage.completion_tokens) == (11, 8)
+    pieces = create(model="tools", prompt=[prompt, prompt], max_tokens=60, stream=True)
+    texts = ["", ""]
+    for piece in pieces:
+        texts[piece.choices[0].index] += piece.choices[0].text
+    assert texts == [GREETING] * 2
+
+    # As lm-eval scores a continuation.
+    scored = create(model="tools", prompt=prompt + GREETING, echo=True, logprobs=1, max_tokens=1, temperature=0).choices[0].logprobs
+    own = scored.token_logprobs[11:-1]
+    assert scored.token_logprobs[0] is None and scored.top_logprobs[0] is None
+    assert len(own) == 8 and max(abs(a - b) for a, b in zip(own, expected)) < 1e-4
+    assert all(logprob == max(top.values()) for logprob, top in zip(own, scored.top_logprobs[11:-1]))
+    ids = create(model="tools", prompt=[[2, 100, 101], [2, 100]], echo=True, logprobs=0, max_tokens=0).choices
+    assert [len(choice.logprobs.tokens) for choice in ids] == [3, 2]
+
+
 def functions(client):
     called = client.chat.completions.create(messages=QUESTION, **LOOKS).choices[0]
     call = called.message.tool_calls[0]
@@ -110,7 +145,21 @@ def wrong_input(client):
                 assert len(error.body["message"]) > 20, error
             else:
                 raise AssertionError(f"{change} was not refused")
-    return 2 * len(wrong)
+    texts = [
+        ("suffix", dict(suffix="b")),
+        ("prompt", dict(prompt=[])),
+        ("prompt", dict(prompt=[10**6])),
+        ("logprobs", dict(logprobs=21)),
+        ("max_tokens", dict(max_tokens=0)),
+    ]
+    for param, change in texts:
+        try:
+            client.completions.create(**{"model": "tools", "prompt": "a", **change})
+        except openai.BadRequestError as error:
+            assert error.param == param and len(error.body["message"]) > 20, error
+        else:
+            raise AssertionError(f"{change} was not refused")
+    return 2 * len(wrong) + len(texts)
 
 
 def twenty_at_once(client):
@@ -150,13 +199,14 @@ def main():
     client = openai.OpenAI(base_url=server.url, api_key="none", max_retries=0, timeout=300.0)
     try:
         replies(client)
+        completions(client, log_probabilities(client))
         functions(client)
         refused = wrong_input(client)
         twenty_at_once(client)
         hang_up(client, server)
     finally:
         server.process.kill()
-    print(f"openai {openai.__version__}: replies, streams and functions; {refused} invalid requests rejected; twenty at once; two clients that disconnected")
+    print(f"openai {openai.__version__}: replies, streams, completions, log-probabilities and functions; {refused} invalid requests rejected; twenty at once; two clients that disconnected")
 
 
 main()

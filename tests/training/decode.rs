@@ -250,7 +250,7 @@ pub fn greedy(gpu: &Gpu) -> Result<(), Failed> {
 
     let lengths = Lengths { context: 128, chunk: 64 };
     let options =
-        Options { sampling: Sampling::GREEDY, max_new_tokens: 30, stop: Vec::new() };
+        Options { sampling: Sampling::GREEDY, max_new_tokens: 30, stop: Vec::new(), logprobs: None };
     let workspaces = [(&model, adapter.rank), (&merged, 0)];
     let [workspace, merged] = workspaces.map(|(model, rank)| Workspace::new(gpu, model, lengths, rank));
     let (workspace, merged) = (workspace?, merged?);

@@ -107,6 +107,12 @@ pub static TARGETS: &[Target] = &[
     },
     Target { name: "reply", kind: Kind::Text, sound: replies::replies, read: replies::reply },
     Target { name: "http", kind: Kind::Json, sound: requests::bodies, read: requests::body },
+    Target {
+        name: "http-completion",
+        kind: Kind::Json,
+        sound: requests::completions,
+        read: requests::completion,
+    },
 ];
 
 const FOLDER: Kind = Kind::Files(&[Kind::Json, Kind::SafeTensors]);

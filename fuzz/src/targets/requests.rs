@@ -1,6 +1,9 @@
 //! Requests to the server, and the file of compiled pipelines: readers that belong to the program.
 
 #[allow(dead_code, reason = "some parts are for the program alone")]
+#[path = "../../../src/cli/serve/completion.rs"]
+mod completion;
+#[allow(dead_code, reason = "some parts are for the program alone")]
 #[path = "../../../src/cli/serve/fields.rs"]
 mod fields;
 #[allow(dead_code, reason = "some parts are for the program alone")]
@@ -29,7 +32,7 @@ pub fn bodies() -> Vec<Vec<u8>> {
         "model": "tiny", "stream": true, "stream_options": { "include_usage": true }, "temperature": 0.7, "top_p": 0.9,
         "top_k": 40, "min_p": 0.1, "seed": 7, "max_tokens": 20, "stop": ["a", "b"], "repetition_penalty": 1.1,
         "tools": [{ "type": "function", "function": { "name": "f", "parameters": { "type": "object" } } }],
-        "tool_choice": "auto", "chat_template_kwargs": { "enable_thinking": false },
+        "logprobs": true, "top_logprobs": 3, "tool_choice": "auto", "chat_template_kwargs": { "enable_thinking": false },
         "messages": [
             { "role": "system", "content": "s" }, { "role": "user", "content": [{ "type": "text", "text": "a" }] },
             { "role": "assistant", "content": null, "tool_calls": calls },
@@ -51,7 +54,7 @@ fn defaults() -> Options {
         frequency_penalty: 0.0,
         seed: 1,
     };
-    Options { sampling, max_new_tokens: 100, stop: Vec::new() }
+    Options { sampling, max_new_tokens: 100, stop: Vec::new(), logprobs: None }
 }
 
 /// A request that is taken has settings that can be used, and a prompt.
@@ -59,12 +62,35 @@ pub fn body(input: &[u8]) -> Outcome {
     match request::parse(input, &defaults(), 1) {
         Ok(request) => {
             let template = Template::BuiltIn(&gemma4::template::SMALL);
-            match (request.options.sampling.check(), template.prompt(tokenizer(), &request.conversation)) {
+            match (
+                request.settings.options.sampling.check(),
+                template.prompt(tokenizer(), &request.conversation),
+            ) {
                 (Err(problem), _) => Outcome::Wrong(problem),
                 (_, Err(error)) => refused(error),
                 (_, Ok(prompt)) => accepted_if(!prompt.is_empty(), || "an empty prompt".into()),
             }
         }
+        Err(error) => refused(error.message),
+    }
+}
+
+pub fn completions() -> Vec<Vec<u8>> {
+    let all = json!({
+        "model": "tiny", "prompt": ["a", [1, 2]], "echo": true, "logprobs": 5, "max_tokens": 0, "suffix": null, "best_of": 1, "n": 1,
+        "stop": "a", "seed": 7, "temperature": 0, "stream": false,
+    });
+    let (text, ids) = (json!({ "prompt": "Hello!" }), json!({ "prompt": [1, 2, 3], "stream": true }));
+    [all, text, ids].map(|body| body.to_string().into_bytes()).to_vec()
+}
+
+/// A request that is taken has settings that can be used, and prompts.
+pub fn completion(input: &[u8]) -> Outcome {
+    match completion::parse(input, &defaults(), 1) {
+        Ok(request) => match request.settings.options.sampling.check() {
+            Err(problem) => Outcome::Wrong(problem),
+            Ok(()) => accepted_if(!request.prompts.is_empty(), || "no prompt".into()),
+        },
         Err(error) => refused(error.message),
     }
 }

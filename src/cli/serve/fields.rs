@@ -56,12 +56,16 @@ impl Fields {
         self.typed(name, &format!("an integer >= {least}"), read)
     }
 
+    pub fn up_to(&mut self, name: &str, most: usize) -> Result<Option<usize>, ApiError> {
+        let read = |v: &Value| v.as_u64().map(|n| n as usize).filter(|n| *n <= most);
+        self.typed(name, &format!("an integer from 0 to {most}"), read)
+    }
+
     /// Rejects the remaining fields, unless they are ignored or have the value that this server implements.
     pub fn finish(mut self) -> Result<(), ApiError> {
         let supported = [
             ("n", json!(1)),
-            ("logprobs", json!(false)),
-            ("top_logprobs", json!(0)),
+            ("best_of", json!(1)),
             ("logit_bias", json!({})),
             ("parallel_tool_calls", json!(true)),
             ("response_format", json!({"type": "text"})),

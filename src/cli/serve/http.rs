@@ -1,11 +1,8 @@
-//! HTTP routes, responses and event streams.
+//! HTTP routes: from a request to its place in the queue, and back to its response.
 
-use std::convert::Infallible;
 use std::net::TcpListener;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::{Context, Poll};
 use std::time::SystemTime;
 
 use anyhow::Result;
@@ -15,16 +12,16 @@ use axum::extract::{Path, Request, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use futures_core::Stream;
-use rullama_train::data::template::ReplyParts;
-use rullama_train::talk::conversation;
 use serde_json::{Value, json};
 use tokio::sync::mpsc::error::TrySendError;
-use tokio::sync::mpsc::{Sender, UnboundedReceiver, unbounded_channel};
+use tokio::sync::mpsc::{Sender, unbounded_channel};
 use tokio::sync::{Semaphore, watch};
 
-use super::answer::{Answer, Deltas};
-use super::prompt::{Gone, Prepared};
+use super::answer::{Answer, Head};
+use super::chat::Chat;
+use super::continued::Continued;
+use super::events::{self, Events, failed, stopping};
+use super::prompt::{Asked, Gone, Prepared, Route};
 use super::{Job, Piece, Served, prompt};
 use crate::cli::http::{self, Access, ApiError};
 
@@ -60,7 +57,8 @@ pub fn serve(
     let router = Router::new()
         .route("/v1/models", get(models))
         .route("/v1/models/{*id}", get(model))
-        .route("/v1/chat/completions", post(complete))
+        .route("/v1/chat/completions", post(chat))
+        .route("/v1/completions", post(completions))
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
         .with_state(app);
@@ -76,7 +74,7 @@ fn json_response(status: StatusCode, body: &Value) -> Response {
 
 async fn no_route(request: Request) -> ApiError {
     let message = format!(
-        "{} does not exist; the routes are /v1/chat/completions, /v1/models and /v1/models/ID",
+        "{} does not exist; the routes are /v1/chat/completions, /v1/completions, /v1/models and /v1/models/ID",
         request.uri().path()
     );
     ApiError::new(StatusCode::NOT_FOUND, message)
@@ -101,150 +99,66 @@ async fn model(State(app): State<Arc<App>>, Path(id): Path<String>) -> Result<Re
     Ok(json_response(StatusCode::OK, &model_object(&app, &id)))
 }
 
-/// Parses the request and encodes its prompt on another thread, which stops if the client disconnects.
-async fn prepare(app: &App, body: Bytes, number: u64) -> Result<Prepared, ApiError> {
+/// Parses the request and encodes its prompts on another thread, which stops if the client disconnects.
+async fn prepare(app: &App, route: Route, body: Bytes, number: u64) -> Result<Prepared, ApiError> {
     let failed = |_| ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "the request could not be read");
     let gone = Gone::default();
     let (watched, served) = (gone.watch(), app.served.clone());
     let turn = app.encoders.acquire().await.map_err(|_| stopping())?;
-    let work = move || prompt::prepare(&served, &body, number, &watched);
+    let work = move || prompt::prepare(&served, route, &body, number, &watched);
     let prepared = tokio::task::spawn_blocking(work).await.map_err(failed)?;
     drop((turn, gone));
     prepared
 }
 
-async fn complete(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
+async fn chat(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
+    answer(&app, Route::Chat, request).await
+}
+
+async fn completions(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
+    answer(&app, Route::Completion, request).await
+}
+
+/// Queues a request and returns its replies.
+async fn answer(app: &App, route: Route, request: Request) -> Result<Response, ApiError> {
     let body = to_bytes(request.into_body(), usize::MAX).await.map_err(|_| stopping())?; // it is in memory
     let number = app.requests.fetch_add(1, Ordering::Relaxed);
-    let served = &app.served;
-    let Prepared { request, model, with_adapter, tokens } = prepare(&app, body, number).await?;
-    let parts = ReplyParts::to(&tokens, &served.tokenizer).with_tools(request.conversation.tools.clone());
+    let served = app.served.clone();
+    let Prepared { settings, model, with_adapter, prompts, asked } =
+        prepare(app, route, body, number).await?;
+    let (count, logprobs) = (prompts.len(), settings.options.logprobs.is_some());
+    let echo = matches!(asked, Asked::Completion { echo: true });
+    let (created, place) = (now(), format!("{}-{number}", served.created));
     let (pieces, mut receiver) = unbounded_channel();
-    let job = Job { model: model.clone(), with_adapter, prompt: tokens, options: request.options, pieces };
+    let job = Job {
+        model: model.clone(),
+        with_adapter,
+        prompts: prompts.clone(),
+        options: settings.options,
+        echo,
+        pieces,
+    };
+    let head = |name: &str| Head { id: format!("{name}-{place}"), created, model };
+    let answer: Box<dyn Answer> = match asked {
+        Asked::Chat(parts) => Box::new(Chat::new(head("chatcmpl"), served, *parts, logprobs)),
+        Asked::Completion { echo } => Box::new(Continued::new(head("cmpl"), served, prompts, echo, logprobs)),
+    };
     app.jobs.try_send(job).map_err(|error| match error {
         TrySendError::Full(_) => {
             ApiError::new(StatusCode::TOO_MANY_REQUESTS, "too many requests are waiting; try again later")
         }
         TrySendError::Closed(_) => stopping(),
     })?;
-    let answer = Answer { id: format!("chatcmpl-{}-{number}", served.created), created: now(), model };
     // An error before the first piece is an HTTP error, also for a stream.
     let first = receiver.recv().await.ok_or_else(stopping)?;
     if let Piece::Failed(message) = first {
-        return Err(ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, message));
+        return Err(failed(message));
     }
-    if !request.stream {
-        return whole(first, receiver, parts, &answer).await;
+    if !settings.stream {
+        let whole = events::whole(first, receiver, answer, count).await?;
+        return Ok(json_response(StatusCode::OK, &whole));
     }
-    let stream = Events {
-        receiver,
-        answer,
-        deltas: Some(Deltas::new(parts)),
-        include_usage: request.include_usage,
-        first: Some(first),
-        begun: false,
-        ended: false,
-    };
+    let stream = Events::new(first, receiver, answer, count, settings.include_usage);
     let headers = [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-cache")];
     Ok((headers, Body::from_stream(stream)).into_response())
-}
-
-/// Waits for the end of the reply and returns it in one response.
-async fn whole(
-    first: Piece,
-    mut receiver: UnboundedReceiver<Piece>,
-    parts: ReplyParts,
-    answer: &Answer,
-) -> Result<Response, ApiError> {
-    let mut next = Some(first);
-    loop {
-        match next {
-            Some(Piece::Text(_)) => next = receiver.recv().await,
-            Some(Piece::Done(reply)) => {
-                let message = conversation::message(parts, &reply.text);
-                return Ok(json_response(StatusCode::OK, &answer.whole(&reply, &message)));
-            }
-            Some(Piece::Failed(message)) => {
-                return Err(ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, message));
-            }
-            None => return Err(stopping()),
-        }
-    }
-}
-
-/// The error for requests that are dropped because the server stops.
-fn stopping() -> ApiError {
-    ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "the server is stopping")
-}
-
-/// The reply as server-sent events. If the client disconnects, this is dropped, which closes the channel and stops generation.
-struct Events {
-    receiver: UnboundedReceiver<Piece>,
-    answer: Answer,
-    /// `None` after the end of the reply.
-    deltas: Option<Deltas>,
-    include_usage: bool,
-    first: Option<Piece>,
-    begun: bool,
-    ended: bool,
-}
-
-impl Stream for Events {
-    type Item = Result<String, Infallible>;
-
-    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        while !self.ended {
-            let piece = match self.first.take() {
-                Some(piece) => Some(piece),
-                None => match self.receiver.poll_recv(context) {
-                    Poll::Pending => return Poll::Pending,
-                    Poll::Ready(piece) => piece,
-                },
-            };
-            // Part of a tool call produces no event yet.
-            let text = self.events(piece);
-            if !text.is_empty() {
-                return Poll::Ready(Some(Ok(text)));
-            }
-        }
-        Poll::Ready(None)
-    }
-}
-
-impl Events {
-    /// The events of one piece. No piece means that the server is stopping.
-    fn events(&mut self, piece: Option<Piece>) -> String {
-        let mut text = String::new();
-        let mut event = |value: Value| text += &format!("data: {value}\n\n");
-        if !std::mem::replace(&mut self.begun, true) {
-            event(self.answer.chunk(json!({ "role": "assistant", "content": "" }), None));
-        }
-        match piece {
-            Some(Piece::Text(piece)) => {
-                let deltas = self.deltas.as_mut().map(|d| d.push(&piece, &self.answer)).unwrap_or_default();
-                deltas.into_iter().for_each(|delta| event(self.answer.chunk(delta, None)));
-            }
-            Some(Piece::Done(reply)) => {
-                if let Some(deltas) = self.deltas.take() {
-                    let (deltas, reason) = deltas.finish(reply.finish, &self.answer);
-                    deltas.into_iter().for_each(|delta| event(self.answer.chunk(delta, None)));
-                    event(self.answer.chunk(json!({}), Some(reason)));
-                }
-                if self.include_usage {
-                    event(self.answer.usage_chunk(&reply));
-                }
-                text += "data: [DONE]\n\n";
-                self.ended = true;
-            }
-            Some(Piece::Failed(message)) => {
-                event(ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, message).body());
-                self.ended = true;
-            }
-            None => {
-                event(stopping().body());
-                self.ended = true;
-            }
-        }
-        text
-    }
 }

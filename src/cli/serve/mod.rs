@@ -1,28 +1,31 @@
-//! `serve`: OpenAI's chat completions over HTTP. Requests wait in a queue; the GPU answers one at a time.
+//! `serve`: OpenAI's chat completions and completions over HTTP. Requests wait in a queue; the GPU answers one at a time.
 
 mod answer;
+mod chat;
+mod completion;
+mod continued;
+mod events;
 mod fields;
 mod http;
 mod messages;
 mod prompt;
 mod request;
+mod work;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
-use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
 
 use anyhow::{Context, Result};
 use axum::http::StatusCode;
 use clap::Args;
-use pollster::block_on;
 use rullama_train::data::template::Template;
 use rullama_train::data::tokenizer::Tokenizer;
-use rullama_train::talk::generate::{Event, Finish, Options, Reply};
-use rullama_train::{run, words};
-use tokio::sync::mpsc::{Receiver, UnboundedSender, channel};
+use rullama_train::run;
+use rullama_train::talk::generate::{Options, Reply};
+use rullama_train::talk::scores::Score;
+use tokio::sync::mpsc::{UnboundedSender, channel};
 use tokio::sync::watch;
 
 use super::talk::{Generators, Loaded, ModelArgs, SamplingArgs};
@@ -71,22 +74,35 @@ fn key(text: &str) -> Result<String, String> {
     }
 }
 
-/// A request for a reply.
+/// A request for replies.
 struct Job {
     /// The id of the model.
     model: String,
     /// Whether to reply with the adapters.
     with_adapter: bool,
-    prompt: Vec<u32>,
+    prompts: Vec<Prompted>,
     options: Options,
+    /// Whether the client also gets the prompts, with their log-probabilities if it wants any.
+    echo: bool,
     /// Closed when the client is gone.
     pieces: UnboundedSender<Piece>,
 }
 
-/// A part of a reply.
+/// The tokens of a prompt.
+#[derive(Clone)]
+struct Prompted {
+    ids: Vec<u32>,
+    /// Number of tokens at its start that the client did not write.
+    added: usize,
+}
+
+/// A part of the reply to one of the prompts, by number.
 enum Piece {
-    Text(String),
-    Done(Reply),
+    /// The prompt is read. The scores of its tokens but the first, if they are wanted.
+    Prompt(usize, Vec<Score>),
+    /// Text, and the scores of the tokens that begin in it or before.
+    Text(usize, String, Vec<Score>),
+    Done(usize, Reply),
     Failed(String),
 }
 
@@ -155,6 +171,8 @@ pub fn run(args: &ServeArgs) -> Result<()> {
 
     let mut generators = Generators::new(&loaded, &workspace);
     generators.compile(!loaded.adapters.is_empty())?;
+    generators.get(!loaded.adapters.is_empty())?.compile_scores()?;
+    loaded.gpu.keep_pipelines();
 
     let stop = Arc::new(AtomicBool::new(false));
     let (stopping, stopped) = watch::channel(false);
@@ -173,7 +191,7 @@ pub fn run(args: &ServeArgs) -> Result<()> {
             output::line("notice", open_to_others(args));
         }
         output::line("serving", format_args!("http://{address}/v1 (Ctrl-C stops the server)"));
-        work(&loaded, &mut generators, queue, &stop);
+        work::work(&loaded, &mut generators, queue, &stop);
         server.join().expect("the server thread does not panic")
     })?;
     output::line("stopped", "all requests are finished");
@@ -199,51 +217,4 @@ fn model_name(name: &str) -> String {
     let last = Path::new(name).file_name().map_or(name.into(), |n| n.to_string_lossy());
     let stem = last.strip_suffix(".gguf").or(last.strip_suffix(".safetensors")).unwrap_or(&last);
     stem.to_string()
-}
-
-/// Answers the queued requests until the HTTP side closes the queue.
-fn work(loaded: &Loaded, generators: &mut Generators, mut queue: Receiver<Job>, stop: &AtomicBool) {
-    while let Some(job) = queue.blocking_recv() {
-        let gone = || job.pieces.is_closed() || stop.load(Ordering::Relaxed);
-        if gone() {
-            continue; // dropping the channel answers the client
-        }
-        let on_event = |event: Event| {
-            if let Event::Text(piece) = event
-                && !piece.is_empty()
-            {
-                let _ = job.pieces.send(Piece::Text(piece.into()));
-            }
-            if gone() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-        };
-        let start = Instant::now();
-        let reply = generators
-            .get(job.with_adapter)
-            .and_then(|generator| Ok(block_on(generator.reply(&job.prompt, &job.options, on_event))?));
-        if let Ok(reply) = &reply {
-            let prompt = reply.prompt_tokens;
-            let cached = reply.cached_tokens;
-            let tokens = reply.ids.len();
-            let time = words::duration(start.elapsed().as_secs_f64(), 1);
-            let finish = format!("{:?}", reply.finish).to_lowercase();
-            let model = &job.model;
-            output::line(
-                "request",
-                format_args!(
-                    "{model}: prompt {prompt} tokens, {cached} cached; reply {tokens} tokens in {time}, {finish}"
-                ),
-            );
-        }
-        match reply {
-            // The client is gone, or the server is stopping.
-            Ok(Reply { finish: Finish::Cancelled, .. }) => {}
-            Ok(reply) => {
-                let _ = job.pieces.send(Piece::Done(reply));
-            }
-            Err(error) => {
-                let _ = job.pieces.send(Piece::Failed(super::message(&error)));
-            }
-        }
-        loaded.gpu.keep_pipelines();
-    }
 }

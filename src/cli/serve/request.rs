@@ -1,8 +1,9 @@
-//! Reading and checking a chat completion request.
+//! Reading and checking a chat completion request, and the fields that all requests for replies share.
 
 use axum::http::StatusCode;
 use rullama_train::data::template::Conversation;
 use rullama_train::talk::generate::Options;
+use rullama_train::talk::scores::MAX_TOP;
 use serde_json::Value;
 
 use super::fields::{Fields, kind};
@@ -11,9 +12,14 @@ use crate::cli::http::ApiError;
 
 /// A request for a chat completion.
 pub struct Request {
+    pub settings: Settings,
+    pub conversation: Conversation,
+}
+
+/// Fields that every request for a reply may have.
+pub struct Settings {
     /// The id of a model; `None` for the default.
     pub model: Option<String>,
-    pub conversation: Conversation,
     pub options: Options,
     pub stream: bool,
     pub include_usage: bool,
@@ -21,21 +27,50 @@ pub struct Request {
 
 /// Parses a request. Missing options are taken from `defaults`, a missing seed is `seed`.
 pub fn parse(body: &[u8], defaults: &Options, seed: u64) -> Result<Request, ApiError> {
-    let value: Value =
-        serde_json::from_slice(body).map_err(|e| bad_request(format!("the body is not valid JSON: {e}")))?;
-    let Value::Object(fields) = value else {
-        return Err(bad_request(format!("the body is {}, expected a JSON object", kind(&value))));
-    };
-    let mut fields = Fields(fields);
-    let model = fields.string("model")?;
+    let mut fields = fields_of(body)?;
     let conversation = conversation(&mut fields)?;
-    let options = options(&mut fields, defaults, seed)?;
-    let stream = fields.boolean("stream")?.unwrap_or(false);
-    let include_usage = include_usage(&mut fields, stream)?;
+    let mut settings = settings(&mut fields, defaults, seed, 1)?;
+    settings.options.logprobs = logprobs(&mut fields)?;
     fields.finish()?;
-    Ok(Request { model, conversation, options, stream, include_usage })
+    Ok(Request { settings, conversation })
 }
 
+/// The fields of a body.
+pub fn fields_of(body: &[u8]) -> Result<Fields, ApiError> {
+    let value: Value =
+        serde_json::from_slice(body).map_err(|e| bad_request(format!("the body is not valid JSON: {e}")))?;
+    match value {
+        Value::Object(fields) => Ok(Fields(fields)),
+        other => Err(bad_request(format!("the body is {}, expected a JSON object", kind(&other)))),
+    }
+}
+
+/// Reads the fields of [`Settings`], but log-probabilities, which each route spells in its own way. A reply has at least `least` tokens.
+pub fn settings(
+    fields: &mut Fields,
+    defaults: &Options,
+    seed: u64,
+    least: usize,
+) -> Result<Settings, ApiError> {
+    let model = fields.string("model")?;
+    let options = options(fields, defaults, seed, least)?;
+    let stream = fields.boolean("stream")?.unwrap_or(false);
+    let include_usage = include_usage(fields, stream)?;
+    Ok(Settings { model, options, stream, include_usage })
+}
+
+/// Reads `logprobs` and `top_logprobs`.
+fn logprobs(fields: &mut Fields) -> Result<Option<usize>, ApiError> {
+    let wanted = fields.boolean("logprobs")?.unwrap_or(false);
+    let top = fields.up_to("top_logprobs", MAX_TOP)?;
+    match (wanted, top) {
+        (true, top) => Ok(Some(top.unwrap_or(0))),
+        (false, None | Some(0)) => Ok(None),
+        (false, Some(_)) => Err(ApiError::at("top_logprobs", "is only allowed with \"logprobs\": true")),
+    }
+}
+
+/// An error that is not about one field.
 fn bad_request(message: String) -> ApiError {
     ApiError::new(StatusCode::BAD_REQUEST, message)
 }
@@ -72,7 +107,7 @@ fn conversation(fields: &mut Fields) -> Result<Conversation, ApiError> {
 }
 
 /// Sampling options, the length of the reply, and stop texts.
-fn options(fields: &mut Fields, defaults: &Options, seed: u64) -> Result<Options, ApiError> {
+fn options(fields: &mut Fields, defaults: &Options, seed: u64, least: usize) -> Result<Options, ApiError> {
     let mut options = defaults.clone();
     let sampling = &mut options.sampling;
     sampling.seed = fields.integer("seed")?.unwrap_or(seed as i64) as u64;
@@ -96,8 +131,8 @@ fn options(fields: &mut Fields, defaults: &Options, seed: u64) -> Result<Options
         let param = problem.split(' ').next().map(str::to_owned);
         ApiError { param, ..bad_request(problem) }
     })?;
-    let max_tokens = fields.count("max_tokens", 1)?;
-    if let Some(max) = fields.count("max_completion_tokens", 1)?.or(max_tokens) {
+    let max_tokens = fields.count("max_tokens", least)?;
+    if let Some(max) = fields.count("max_completion_tokens", least)?.or(max_tokens) {
         options.max_new_tokens = max;
     }
     if let Some(stop) = fields.take("stop") {

@@ -92,7 +92,7 @@ impl SamplingArgs {
     /// The options for a model.
     pub fn options(&self, config: &Config) -> Options {
         let sampling = self.sampling(Sampling::recommended(families::of(config).sampling));
-        Options { sampling, max_new_tokens: self.max_tokens, stop: self.stop.clone() }
+        Options { sampling, max_new_tokens: self.max_tokens, stop: self.stop.clone(), logprobs: None }
     }
 
     fn sampling(&self, usual: Sampling) -> Sampling {

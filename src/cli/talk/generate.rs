@@ -11,9 +11,10 @@ use rullama_train::data::tokenizer::Special;
 use rullama_train::run::OpenBase;
 use rullama_train::talk::conversation::Conversation;
 use rullama_train::talk::generate::{Event, Finish, Generator};
+use rullama_train::talk::scores::MAX_TOP;
 use serde_json::json;
 
-use super::{Loaded, ModelArgs, SamplingArgs, note_if_cut, print_piece};
+use super::{Loaded, ModelArgs, SamplingArgs, note_if_cut, print_piece, tokens};
 use crate::cli::output;
 
 /// Options of `generate`.
@@ -41,17 +42,24 @@ pub struct GenerateArgs {
     /// Print one JSON object per reply.
     #[arg(long)]
     json: bool,
+    /// With --json: add the log-probability of every token, and this many of the likeliest tokens at its place, 0 to 20.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(0..=MAX_TOP as u64))]
+    logprobs: Option<u64>,
 }
 
 /// Prints the reply to each prompt. Each prompt is a separate conversation.
 pub fn run(args: &GenerateArgs) -> Result<()> {
     args.sampling.check()?;
+    if args.logprobs.is_some() && !args.json {
+        bail!("--logprobs prints nothing without --json; add it");
+    }
     let prompts = prompts(args)?;
     if prompts.is_empty() {
         bail!("no prompt given; use --prompt TEXT or --file FILE");
     }
     let loaded = Loaded::open(&args.model)?;
-    let options = args.sampling.options(loaded.frozen.base.config());
+    let mut options = args.sampling.options(loaded.frozen.base.config());
+    options.logprobs = args.logprobs.map(|top| top as usize);
     let ids: Vec<Vec<u32>> =
         prompts.iter().map(|p| encode(args, &loaded.frozen, p)).collect::<Result<_>>()?;
     let model = loaded.model()?;
@@ -65,7 +73,7 @@ pub fn run(args: &GenerateArgs) -> Result<()> {
                 first.get_or_insert_with(|| started.elapsed());
                 if args.json { ControlFlow::Continue(()) } else { print_piece(piece) }
             }
-            Event::Prompt(_) => ControlFlow::Continue(()),
+            Event::Prompt(_) | Event::Scores(_) => ControlFlow::Continue(()),
         };
         let reply = block_on(generator.reply(ids, &options, on_event))?;
         if reply.finish == Finish::Cancelled {
@@ -78,12 +86,17 @@ pub fn run(args: &GenerateArgs) -> Result<()> {
         }
         let prompt_seconds = first.unwrap_or_default().as_secs_f64();
         let decode_seconds = started.elapsed().as_secs_f64() - prompt_seconds;
-        output::text(json!({
+        let mut object = json!({
             "prompt": prompt, "text": reply.text, "finish_reason": finish_reason(reply.finish),
-            "prompt_tokens": reply.prompt_tokens, "completion_tokens": reply.ids.len(), "ids": reply.ids,
+            "prompt_tokens": reply.prompt_tokens, "completion_tokens": reply.ids.len(), "prompt_ids": ids, "ids": reply.ids,
             "first_token_seconds": prompt_seconds,
             "tokens_per_second": reply.ids.len().saturating_sub(1) as f64 / decode_seconds.max(1e-9),
-        }));
+        });
+        if options.logprobs.is_some() {
+            let scores = reply.scores.iter().map(|score| tokens::with_ids(&loaded.frozen.tokenizer, score));
+            object["logprobs"] = scores.collect();
+        }
+        output::text(object);
     }
     Ok(())
 }

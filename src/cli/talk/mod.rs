@@ -3,6 +3,7 @@
 mod args;
 pub mod chat;
 pub mod generate;
+pub mod tokens;
 
 use std::io::{IsTerminal, Write};
 use std::ops::ControlFlow;

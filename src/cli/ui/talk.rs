@@ -14,6 +14,7 @@ use rullama_train::model::decode::{Lengths, Workspace, longest_context};
 use rullama_train::recipe::Template;
 use rullama_train::run::OpenBase;
 use rullama_train::talk::generate::{CHUNK, Event, Generator, Options};
+use rullama_train::talk::refusal;
 use rullama_train::talk::sampling::Sampling;
 
 use super::engine::{Chat, Job, Piece, quick};
@@ -74,7 +75,7 @@ fn reply(gpu: &Device, frozen: &OpenBase, model: &Model<'_>, chat: &Chat) -> Res
         }
     };
     let messages = chat.messages.iter().map(message).collect::<Result<_>>()?;
-    let prompt = frozen.template.prompt(&frozen.tokenizer, &Conversation::new(messages))?;
+    let prompt = refusal::prompt(&frozen.template, &frozen.tokenizer, &Conversation::new(messages))?;
     let options = options(&chat.sampling, config)?;
     let wanted = prompt.len().saturating_add(options.max_new_tokens).min(config.context_length);
     let context = longest_context(gpu, config, wanted.min(model.positions()));
@@ -121,5 +122,5 @@ fn options(given: &types::Sampling, config: &Config) -> Result<Options> {
     };
     sampling.check().map_err(|problem| anyhow!(problem))?;
     let max_new_tokens = given.max_new_tokens.unwrap_or(MAX_NEW_TOKENS);
-    Ok(Options { sampling, max_new_tokens, stop: given.stop.clone().unwrap_or_default() })
+    Ok(Options { sampling, max_new_tokens, stop: given.stop.clone().unwrap_or_default(), logprobs: None })
 }

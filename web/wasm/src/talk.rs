@@ -8,7 +8,7 @@ use rullama_train::adapter::{AdapterPath, OtherBase, load};
 use rullama_train::data::template::{Conversation, Message, Part, ReplyParts, Role};
 use rullama_train::model::decode::{Lengths, Workspace, longest_context};
 use rullama_train::talk::generate::{CHUNK, Event, Generator, Options};
-use rullama_train::talk::sampling;
+use rullama_train::talk::{refusal, sampling};
 
 use crate::control::Control;
 use crate::engine::Stage;
@@ -39,7 +39,7 @@ pub async fn reply(
     };
     let messages = messages.into_iter().map(message).collect::<Result<_, _>>()?;
     let conversation = Conversation::new(messages);
-    let prompt = frozen.template.prompt(&frozen.tokenizer, &conversation).map_err(Problem::new)?;
+    let prompt = refusal::prompt(&frozen.template, &frozen.tokenizer, &conversation).map_err(Problem::new)?;
     let options = options(sampling, frozen.base.config())?;
 
     let wanted = (prompt.len() + options.max_new_tokens).min(frozen.base.config().context_length);
@@ -86,5 +86,5 @@ fn options(s: Sampling, config: &Config) -> Result<Options, Problem> {
     };
     sampling.check().map_err(Problem::new)?;
     let max_new_tokens = s.max_new_tokens.unwrap_or(MAX_NEW_TOKENS);
-    Ok(Options { sampling, max_new_tokens, stop: s.stop.unwrap_or_default() })
+    Ok(Options { sampling, max_new_tokens, stop: s.stop.unwrap_or_default(), logprobs: None })
 }

@@ -1,0 +1,36 @@
+//! Tokens as text and as JSON.
+
+use rullama_train::data::tokenizer::Tokenizer;
+use rullama_train::talk::scores::Score;
+use serde_json::{Value, json};
+
+/// The text of a token. Bytes that are no characters are spelled `\xe2`, after `mark`.
+pub fn text(tokenizer: &Tokenizer, id: u32, mark: &str) -> String {
+    let bytes = tokenizer.token_bytes(id);
+    match std::str::from_utf8(&bytes) {
+        Ok(text) => text.to_owned(),
+        Err(_) => bytes.iter().fold(mark.to_owned(), |text, byte| text + &format!("\\x{byte:02x}")),
+    }
+}
+
+/// Text, bytes and log-probability of a token, as OpenAI's API gives them.
+pub fn scored(tokenizer: &Tokenizer, id: u32, logprob: f64) -> Value {
+    json!({ "token": text(tokenizer, id, ""), "logprob": logprob, "bytes": &*tokenizer.token_bytes(id) })
+}
+
+/// [`scored`] with the likeliest tokens at the token's place.
+pub fn with_top(tokenizer: &Tokenizer, score: &Score) -> Value {
+    let mut token = scored(tokenizer, score.id, score.logprob);
+    token["top_logprobs"] = score.top.iter().map(|(id, logprob)| scored(tokenizer, *id, *logprob)).collect();
+    token
+}
+
+/// [`with_top`] with the ids of all tokens.
+pub fn with_ids(tokenizer: &Tokenizer, score: &Score) -> Value {
+    let mut token = with_top(tokenizer, score);
+    token["id"] = score.id.into();
+    for (value, (id, _)) in token["top_logprobs"].as_array_mut().into_iter().flatten().zip(&score.top) {
+        value["id"] = (*id).into();
+    }
+    token
+}
