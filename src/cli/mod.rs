@@ -95,7 +95,7 @@ enum Verb {
     Ui(ui::UiArgs),
     /// Write a commented recipe for your own samples, from flags or by asking.
     Init(init::InitArgs),
-    /// Describe a GGUF file, an adapter, a checkpoint, the output folder of a run, or samples.
+    /// Describe a GGUF file, an adapter, a checkpoint, the output folder of a run, or samples; print token ids.
     Inspect(inspect::InspectArgs),
     /// List the models in Ollama's store, and whether they can be trained.
     Models(models::ModelsArgs),

@@ -9,11 +9,11 @@ use super::{DATA, Place, matches, texts};
 use crate::gguf_writer::GgufWriter;
 
 const TINY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/models/tiny-gemma4/tiny-gemma4-Q4_K_M.gguf");
-const ADAPTER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/chat/adapter");
+pub const ADAPTER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/chat/adapter");
 
 /// Expects lines that match these patterns, in this order; `…` stands for anything.
 #[track_caller]
-fn has_lines(text: &str, expected: &[&str]) {
+pub fn has_lines(text: &str, expected: &[&str]) {
     let mut lines = text.lines();
     for part in expected {
         assert!(lines.any(|line| matches(line, part)), "expected {part:?} in\n{text}");

@@ -13,6 +13,7 @@ mod faults;
 mod gguf_writer;
 #[path = "../common/gpu.rs"]
 mod gpu;
+mod ids;
 mod kills;
 mod metrics;
 #[cfg(unix)]
@@ -48,7 +49,7 @@ fn main() {
     if let Some(error) = &missing {
         eprintln!("tests that need a GPU are ignored: {error}");
     }
-    let anywhere: [Test; 20] = [
+    let anywhere: [Test; 21] = [
         ("a command or a recipe that is something else is refused", refusals::commands),
         ("a recipe with a mistake is refused", refusals::recipes),
         ("an override with a mistake is refused", refusals::overrides),
@@ -66,6 +67,7 @@ fn main() {
         ("inspect describes models", describe::inspect_models),
         ("inspect describes adapters", describe::inspect_adapters),
         ("inspect describes samples", describe::inspect_samples),
+        ("inspect prints token ids", ids::inspect),
         ("models lists Ollama's models", describe::models),
         ("completions, manual pages and the Markdown reference cover every command", describe::manual),
         ("web without the built-in page says how to build it", refusals::web),

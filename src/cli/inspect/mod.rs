@@ -4,6 +4,7 @@ mod adapter;
 mod checkpoint;
 mod model;
 mod samples;
+mod tokens;
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -20,36 +21,74 @@ pub use samples::{first as print_first_sample, read as read_samples};
 #[derive(Args)]
 pub struct InspectArgs {
     /// A GGUF file, an adapter in any export format, a checkpoint or output folder, samples, or the name of a model.
-    path: PathBuf,
+    #[arg(required_unless_present = "text")]
+    path: Option<PathBuf>,
     /// Base model of an adapter [default: the base that the adapter's files name], or whose tokenizer counts the tokens of
-    /// samples [default: tiny].
+    /// samples and of --text [default: tiny].
     #[arg(long, value_name = "BASE")]
     base: Option<String>,
+    /// Print the id, the text and the loss flag of every token of the samples that are shown.
+    #[arg(long)]
+    ids: bool,
+    /// Show this many samples, or this many pairs.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    first: u64,
+    /// Print the ids of a text, with special tokens and without, instead of describing a file.
+    #[arg(long, value_name = "TEXT", conflicts_with_all = ["path", "ids", "first"])]
+    text: Option<String>,
+    /// Print ids as JSON: with --ids or --text.
+    #[arg(long)]
+    json: bool,
+}
+
+impl InspectArgs {
+    /// How to show samples.
+    fn shown(&self) -> samples::Shown {
+        samples::Shown { first: self.first as usize, ids: self.ids, json: self.json }
+    }
+
+    /// Refuses options that are for samples alone.
+    fn only_files(&self) -> Result<()> {
+        match self.ids || self.json || self.first != 1 {
+            true => bail!("--ids, --first and --json are for samples, and --json for --text; leave them out"),
+            false => Ok(()),
+        }
+    }
 }
 
 /// Finds out what the path is and describes it.
 pub fn run(args: &InspectArgs) -> Result<()> {
-    let path = &args.path;
     let base = args.base.as_deref();
+    let Some(path) = &args.path else {
+        return tokens::describe(args.text.as_deref().unwrap_or_default(), base, args.json);
+    };
+    if args.json && !args.ids {
+        bail!("--json prints ids only; add --ids");
+    }
     if path.is_dir() {
-        return folder(path, base);
+        return folder(path, args);
     }
     if files::is_pattern(path) {
-        return samples::describe(path, base);
+        return samples::describe(path, base, &args.shown());
     }
     if !path.exists() {
+        args.only_files()?;
         // Errors are those of `model.base`.
         return model::describe_named(&path.to_string_lossy());
     }
     match first_bytes(path)? {
         start if start.starts_with(b"GGUF") => {
+            args.only_files()?;
             let gguf = Gguf::open(path)?;
             match gguf.get::<&str>("general.type")? {
                 Some("adapter") => adapter::describe(path, base),
                 _ => model::describe_file(gguf, path),
             }
         }
-        start if start.get(8) == Some(&b'{') => adapter::describe(path, base),
+        start if start.get(8) == Some(&b'{') => {
+            args.only_files()?;
+            adapter::describe(path, base)
+        }
         _ if path.extension().is_some_and(|e| e == "html") => {
             let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
             let folder = folder.unwrap_or(Path::new(".")).display();
@@ -62,12 +101,14 @@ pub fn run(args: &InspectArgs) -> Result<()> {
             let path = path.display();
             bail!("{path} is a recipe; use `rullama-train check {path}`")
         }
-        _ => samples::describe(path, base),
+        _ => samples::describe(path, base, &args.shown()),
     }
 }
 
-fn folder(path: &Path, base: Option<&str>) -> Result<()> {
+fn folder(path: &Path, args: &InspectArgs) -> Result<()> {
+    let base = args.base.as_deref();
     if path.join(checkpoints::STATE).exists() {
+        args.only_files()?;
         checkpoint::describe(path)?;
         return adapter::describe(path, base);
     }
@@ -76,16 +117,17 @@ fn folder(path: &Path, base: Option<&str>) -> Result<()> {
     let is_run = path.join("run.json").exists();
     let is_adapter = adapts.iter().any(|name| path.join(name).exists());
     if is_run || !checkpoints.is_empty() {
+        args.only_files()?;
         checkpoint::run_folder(path, &checkpoints)?;
     }
     match (is_adapter, is_run || !checkpoints.is_empty()) {
-        (true, _) => adapter::describe(path, base),
+        (true, _) => args.only_files().and_then(|()| adapter::describe(path, base)),
         (false, true) => Ok(()),
         (false, false) => match inside(path)? {
-            inside if inside.is_empty() => samples::describe(path, base),
+            inside if inside.is_empty() => samples::describe(path, base, &args.shown()),
             inside => inside.iter().try_for_each(|path| match path.is_dir() {
-                true => folder(path, base),
-                false => adapter::describe(path, base),
+                true => folder(path, args),
+                false => args.only_files().and_then(|()| adapter::describe(path, base)),
             }),
         },
     }
