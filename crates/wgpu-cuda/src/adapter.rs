@@ -1,0 +1,257 @@
+//! Adapters: the GPUs that the driver finds.
+
+use std::ffi::{CStr, c_char};
+use std::future::ready;
+use std::pin::Pin;
+use std::ptr::null_mut;
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+
+use wgpu::custom as c;
+
+use crate::Unavailable;
+use crate::device::Device;
+use crate::driver::{self, CudaError, Driver};
+use crate::queue::Queue;
+use crate::state::{Raw, State};
+use crate::stubs::absent;
+
+/// NVIDIA's number as a vendor.
+const NVIDIA: u32 = 0x10de;
+
+/// The least compute capability: that of the matrix instructions of Turing.
+const LEAST: (u32, u32) = (7, 5);
+
+/// Bytes of all arguments of a kernel, less room for addresses.
+const UNIFORM_BYTES: u64 = 4096 - 256;
+
+/// Every kernel is waited for.
+const SYNC: &str = "WGPU_CUDA_SYNC";
+
+#[derive(Debug, Clone)]
+pub struct Adapter {
+    number: i32,
+    info: wgpu::AdapterInfo,
+    /// Bytes of shared memory of a block.
+    shared: u32,
+    capability: (u32, u32),
+    multiprocessors: usize,
+    /// Bytes of memory.
+    total: u64,
+    /// Whether there are memory pools.
+    pooled: bool,
+}
+
+/// CUDA's devices of compute capability 7.5 and above, as adapters of wgpu: at least one.
+///
+/// # Errors
+/// [`Unavailable`] where there is none, with the reason.
+pub fn adapters() -> Result<Vec<wgpu::Adapter>, Unavailable> {
+    let driver = driver::driver()?;
+    let mut count = 0;
+    // SAFETY: the driver writes one number.
+    let counted = unsafe { (driver.count)(&mut count) };
+    driver.check(counted, "cuDeviceGetCount").map_err(Unavailable::Refused)?;
+    let all: Vec<Adapter> = (0..count).filter_map(|number| Adapter::new(driver, number)).collect();
+    let known: Vec<&Adapter> = all.iter().filter(|a| a.capability >= LEAST).collect();
+    match (known.is_empty(), all.first()) {
+        (false, _) => Ok(known.into_iter().cloned().map(wgpu::Adapter::from_custom).collect()),
+        (true, None) => Err(Unavailable::NoDevice),
+        (true, Some(old)) => {
+            Err(Unavailable::TooWeak { name: old.info.name.clone(), found: old.capability, needed: LEAST })
+        }
+    }
+}
+
+/// The multiprocessors of an adapter; `None` where it is not one of CUDA's.
+pub fn multiprocessors(adapter: &wgpu::Adapter) -> Option<usize> {
+    adapter.as_custom::<Adapter>().map(|a| a.multiprocessors)
+}
+
+/// The compute capability of an adapter, such as (9, 0); `None` where it is not one of CUDA's.
+pub fn capability(adapter: &wgpu::Adapter) -> Option<(u32, u32)> {
+    adapter.as_custom::<Adapter>().map(|a| a.capability)
+}
+
+impl Adapter {
+    fn new(driver: &Driver, number: i32) -> Option<Adapter> {
+        let mut device = 0;
+        // SAFETY: the driver writes one number.
+        if unsafe { (driver.device)(&mut device, number) } != 0 {
+            return None;
+        }
+        // CUdevice_attribute.
+        let attribute = |which: i32| -> u32 {
+            let mut value = 0;
+            // SAFETY: the driver writes one number.
+            unsafe { (driver.attribute)(&mut value, which, device) };
+            value.unsigned_abs()
+        };
+        let text = |call: unsafe extern "C" fn(*mut c_char, i32, i32) -> i32| {
+            let mut bytes = [0u8; 256];
+            // SAFETY: the driver writes at most so many bytes, and NUL behind them.
+            unsafe { call(bytes.as_mut_ptr().cast(), 256, device) };
+            CStr::from_bytes_until_nul(&bytes).unwrap_or_default().to_string_lossy().into_owned()
+        };
+        let mut total = 0;
+        // SAFETY: the driver writes one number.
+        unsafe { (driver.total)(&mut total, device) };
+        let kind = match attribute(18) {
+            0 => wgpu::DeviceType::DiscreteGpu,
+            _ => wgpu::DeviceType::IntegratedGpu,
+        };
+        // wgpu has no name for CUDA.
+        let mut info = wgpu::AdapterInfo::new(kind, wgpu::Backend::Noop);
+        info.name = text(driver.name);
+        info.vendor = NVIDIA;
+        info.device_pci_bus_id = bus_id(&text(driver.bus));
+        (info.driver, info.driver_info) = match driver::version() {
+            Some(version) => ("NVIDIA".into(), version),
+            None => ("CUDA".into(), format!("{}.{}", driver.cuda().0, driver.cuda().1)),
+        };
+        info.subgroup_min_size = 32;
+        info.subgroup_max_size = 32;
+        Some(Adapter {
+            number: device,
+            info,
+            shared: attribute(8),
+            capability: (attribute(75), attribute(76)),
+            multiprocessors: attribute(16) as usize,
+            total: total as u64,
+            pooled: attribute(115) != 0,
+        })
+    }
+
+    fn open(&self, desc: &wgpu::DeviceDescriptor<'_>) -> Result<State, CudaError> {
+        let driver = driver::driver().map_err(|reason| CudaError::misuse(reason.to_string()))?;
+        let (mut context, mut stream) = (null_mut(), null_mut());
+        // SAFETY: the driver writes to what is passed; the device was found.
+        unsafe {
+            driver.check((driver.retain)(&mut context, self.number), "cuDevicePrimaryCtxRetain")?;
+            driver.check((driver.set_current)(context), "cuCtxSetCurrent")?;
+            // 1: without an order between it and the default stream.
+            driver.check((driver.stream)(&mut stream, 1), "cuStreamCreate")?;
+        }
+        if self.pooled {
+            let (mut pool, mut all) = (null_mut(), u64::MAX);
+            // SAFETY: as above. 4: how much freed memory the pool keeps.
+            unsafe {
+                driver.check((driver.pool)(&mut pool, self.number), "cuDeviceGetDefaultMemPool")?;
+                let set = (driver.pool_set)(pool, 4, std::ptr::from_mut(&mut all).cast());
+                driver.check(set, "cuMemPoolSetAttribute")?;
+            }
+        }
+        Ok(State {
+            driver,
+            number: self.number,
+            context: Raw(context),
+            stream: Raw(stream),
+            pooled: self.pooled,
+            sync: std::env::var_os(SYNC).is_some(),
+            info: self.info.clone(),
+            features: desc.required_features,
+            limits: desc.required_limits.clone(),
+            // Texts for 8.0 run on everything newer.
+            target: if self.capability >= (8, 0) { 80 } else { 75 },
+            allocated: AtomicU64::new(0),
+            submitted: AtomicU64::new(0),
+            pending: Mutex::default(),
+            handler: Mutex::default(),
+            lost: Mutex::default(),
+            known: Mutex::default(),
+            gone: AtomicBool::new(false),
+        })
+    }
+}
+
+/// A place on the bus as wgpu writes it, such as 0000:1b:00.0: the driver may write a longer domain, and capitals.
+fn bus_id(text: &str) -> String {
+    let text = text.to_lowercase();
+    match text.split_once(':') {
+        Some((domain, rest)) => format!("{:0>4}:{rest}", domain.trim_start_matches('0')),
+        None => text,
+    }
+}
+
+impl c::AdapterInterface for Adapter {
+    fn request_device(&self, desc: &wgpu::DeviceDescriptor<'_>) -> Pin<Box<dyn c::RequestDeviceFuture>> {
+        let opened = self.open(desc).map(|state| {
+            let state = Arc::new(state);
+            let queue = Queue::new(state.clone());
+            (c::DispatchDevice::custom(Device(state)), c::DispatchQueue::custom(queue))
+        });
+        Box::pin(ready(opened.map_err(|e| wgpu::RequestDeviceError::from_message(e.text))))
+    }
+
+    fn is_surface_supported(&self, _: &c::DispatchSurface) -> bool {
+        false
+    }
+
+    fn features(&self) -> wgpu::Features {
+        use wgpu::Features as F;
+        F::TIMESTAMP_QUERY
+            | F::SHADER_F16
+            | F::SUBGROUP
+            | F::SUBGROUP_BARRIER
+            | F::EXPERIMENTAL_COOPERATIVE_MATRIX
+    }
+
+    fn limits(&self) -> wgpu::Limits {
+        wgpu::Limits {
+            max_buffer_size: self.total,
+            // Bytes of a binding are a number of 32 bits.
+            max_storage_buffer_binding_size: self.total.min(u64::from(u32::MAX)) & !255,
+            max_storage_buffers_per_shader_stage: 32,
+            max_compute_workgroup_storage_size: self.shared,
+            max_compute_invocations_per_workgroup: 1024,
+            max_compute_workgroup_size_x: 1024,
+            max_compute_workgroup_size_y: 1024,
+            max_compute_workgroup_size_z: 64,
+            max_compute_workgroups_per_dimension: 65535,
+            max_uniform_buffer_binding_size: UNIFORM_BYTES,
+            min_storage_buffer_offset_alignment: 32,
+            min_uniform_buffer_offset_alignment: 16,
+            ..Default::default()
+        }
+    }
+
+    fn downlevel_capabilities(&self) -> wgpu::DownlevelCapabilities {
+        Default::default()
+    }
+
+    fn get_info(&self) -> wgpu::AdapterInfo {
+        self.info.clone()
+    }
+
+    fn get_presentation_timestamp(&self) -> wgpu::PresentationTimestamp {
+        wgpu::PresentationTimestamp::INVALID_TIMESTAMP
+    }
+
+    fn cooperative_matrix_properties(&self) -> Vec<wgpu::wgt::CooperativeMatrixProperties> {
+        vec![wgpu::wgt::CooperativeMatrixProperties {
+            m_size: 16,
+            n_size: 16,
+            k_size: 16,
+            ab_type: wgpu::CooperativeScalarType::F16,
+            cr_type: wgpu::CooperativeScalarType::F32,
+            saturating_accumulation: false,
+        }]
+    }
+
+    absent! {
+        "textures": fn get_texture_format_features(&self, _: wgpu::TextureFormat) -> wgpu::TextureFormatFeatures;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::bus_id;
+
+    #[test]
+    fn bus_ids_are_those_of_wgpu() {
+        assert_eq!(bus_id("00000000:1B:00.0"), "0000:1b:00.0");
+        assert_eq!(bus_id("0000:06:00.0"), "0000:06:00.0");
+        assert_eq!(bus_id("00010000:06:00.0"), "10000:06:00.0");
+    }
+}

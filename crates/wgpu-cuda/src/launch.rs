@@ -1,0 +1,142 @@
+//! Kernels of PTX text of their own, among the other commands.
+
+use std::collections::HashMap;
+use std::ffi::{CStr, c_void};
+use std::ptr::null_mut;
+use std::sync::Mutex;
+
+use crate::buffer::Buffer;
+use crate::command::{Command, Encoder};
+use crate::device::Device;
+use crate::driver::CudaError;
+use crate::stamps::Queries;
+use crate::state::{Raw, State, lock};
+
+/// Shared memory that a kernel gets without asking for more.
+const USUAL_SHARED: u32 = 48 << 10;
+
+/// A launch of a kernel of PTX text. Its only parameter is a struct: the addresses of the buffers, then the numbers.
+#[derive(Debug)]
+pub struct RawLaunch {
+    /// The text, which ends with NUL. It is known by its address.
+    pub text: &'static [u8],
+    /// The entry point.
+    pub name: &'static CStr,
+    /// Buffers, with the byte at which the part begins that the kernel uses.
+    pub buffers: Vec<(wgpu::Buffer, u64)>,
+    /// The other members of the parameter.
+    pub numbers: Vec<u8>,
+    /// Blocks along each axis.
+    pub grid: [u32; 3],
+    /// Threads of a block.
+    pub threads: u32,
+    /// Bytes of dynamic shared memory.
+    pub shared: u32,
+    /// The query set for the times before and after it, and the index of the first.
+    pub timer: Option<(wgpu::QuerySet, u32)>,
+}
+
+/// Modules by the address of their text, and kernels in them.
+#[derive(Default)]
+pub struct Known {
+    modules: HashMap<usize, Raw>,
+    kernels: HashMap<(usize, &'static CStr), (Raw, u32)>,
+}
+
+/// Records a launch behind the commands so far.
+///
+/// # Panics
+/// If the encoder is not of this crate's device.
+pub fn launch(encoder: &wgpu::CommandEncoder, launch: RawLaunch) {
+    encoder.as_custom::<Encoder>().expect("an encoder of CUDA").push(Command::Launch(launch));
+}
+
+/// Compiles a kernel, so that no later launch waits for it.
+///
+/// # Errors
+/// The driver's text, where it refuses the kernel.
+///
+/// # Panics
+/// If the device is not of this crate.
+pub fn prepare(device: &wgpu::Device, text: &'static [u8], name: &'static CStr) -> Result<(), String> {
+    let device = device.as_custom::<Device>().expect("a device of CUDA");
+    device.0.current();
+    kernel(&device.0, text, name, 0).map(drop).map_err(|e| e.text)
+}
+
+/// A kernel that may take `shared` bytes of dynamic shared memory.
+fn kernel(state: &State, text: &'static [u8], name: &'static CStr, shared: u32) -> Result<Raw, CudaError> {
+    let driver = state.driver;
+    let mut known = lock(&state.known);
+    let at = text.as_ptr().addr(); // comparing texts would take longer than a launch
+    let (function, allowed) = match known.kernels.get(&(at, name)) {
+        Some(found) => *found,
+        None => {
+            let module = match known.modules.get(&at) {
+                Some(module) => *module,
+                None => {
+                    let text = CStr::from_bytes_with_nul(text)
+                        .map_err(|_| CudaError::misuse("a kernel's text does not end with NUL"))?;
+                    Raw(driver.module(text)?)
+                }
+            };
+            known.modules.insert(at, module);
+            (Raw(driver.kernel(module.0, name)?), USUAL_SHARED)
+        }
+    };
+    let needed = allowed.max(shared);
+    if needed > allowed {
+        // SAFETY: the kernel lives. 8: CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES.
+        let code = unsafe { (driver.function_set)(function.0, 8, needed as i32) };
+        driver.check(code, &name.to_string_lossy())?;
+    }
+    known.kernels.insert((at, name), (function, needed));
+    Ok(function)
+}
+
+/// Launches a kernel in the stream.
+pub fn run(state: &State, launch: &RawLaunch) -> Result<(), CudaError> {
+    let driver = state.driver;
+    let function = kernel(state, launch.text, launch.name, launch.shared)?;
+    let mut parameter = Vec::new();
+    for (buffer, start) in &launch.buffers {
+        let data = &buffer.as_custom::<Buffer>().expect("a buffer of CUDA").0;
+        let address = data.address().ok_or_else(|| {
+            CudaError::misuse(format!("{}: a buffer has no address", launch.name.to_string_lossy()))
+        })?;
+        parameter.extend((address + start).to_le_bytes());
+    }
+    parameter.extend(&launch.numbers);
+    let mut size = parameter.len();
+    // CU_LAUNCH_PARAM_BUFFER_POINTER, CU_LAUNCH_PARAM_BUFFER_SIZE, CU_LAUNCH_PARAM_END.
+    let mut extras: [*mut c_void; 5] = [
+        std::ptr::without_provenance_mut(1),
+        parameter.as_mut_ptr().cast(),
+        std::ptr::without_provenance_mut(2),
+        std::ptr::from_mut(&mut size).cast(),
+        null_mut(),
+    ];
+    let stamp = |i: u32| match &launch.timer {
+        Some((set, first)) => set.as_custom::<Queries>().expect("a query set of CUDA").0.record(first + i),
+        None => Ok(()),
+    };
+    stamp(0)?;
+    let [x, y, z] = launch.grid;
+    let (threads, shared, stream) = (launch.threads, launch.shared, state.stream.0);
+    // SAFETY: the parameter has the kernel's size, which its caller knows, and is read before the call returns.
+    let code = unsafe {
+        (driver.launch)(function.0, x, y, z, threads, 1, 1, shared, stream, null_mut(), extras.as_mut_ptr())
+    };
+    driver.check(code, &launch.name.to_string_lossy())?;
+    stamp(1)
+}
+
+/// Modules of texts, which live as long as the device.
+pub type Modules = Mutex<Known>;
+
+impl Known {
+    /// All modules.
+    pub fn modules(&self) -> impl Iterator<Item = Raw> {
+        self.modules.values().copied()
+    }
+}
