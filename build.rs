@@ -6,6 +6,17 @@ use std::{env, fs, io};
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
+    let target = |name: &str| env::var(format!("CARGO_CFG_TARGET_{name}")).unwrap_or_default();
+    println!("cargo:rustc-check-cfg=cfg(has_cuda)");
+    // Where the target of the dependency wgpu-cuda is in Cargo.toml.
+    let has_cuda = match target("OS").as_str() {
+        "windows" => true,
+        "linux" => ["x86_64", "aarch64"].contains(&target("ARCH").as_str()),
+        _ => false,
+    };
+    if has_cuda && env::var_os("CARGO_FEATURE_NATIVE").is_some() {
+        println!("cargo:rustc-cfg=has_cuda");
+    }
     let root = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"));
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
     let shaders = root.join("shaders");

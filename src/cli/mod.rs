@@ -32,7 +32,7 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 use clap::{CommandFactory, Parser, Subcommand};
 use recipe_args::RecipeArgs;
-use rullama_train::gpu::KernelSetting;
+use rullama_train::gpu::{Backend, KernelSetting};
 
 /// Train LoRA adapters on quantized GGUF models, on any GPU.
 #[derive(Parser)]
@@ -162,6 +162,11 @@ fn shortened(text: String) -> String {
 
 /// A value of `--kernels`.
 fn kernels(name: &str) -> Result<KernelSetting, serde_json::Error> {
+    serde_json::from_value(name.into())
+}
+
+/// A value of `--backend`.
+fn backend(name: &str) -> Result<Backend, serde_json::Error> {
     serde_json::from_value(name.into())
 }
 

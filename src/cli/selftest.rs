@@ -6,7 +6,7 @@ use std::time::Instant;
 use anyhow::Result;
 use clap::Args;
 use pollster::block_on;
-use rullama_train::gpu::{Gpu, KernelSetting};
+use rullama_train::gpu::{Backend, Gpu, KernelSetting};
 use rullama_train::selftest::model::Golden;
 use rullama_train::selftest::ops::CHECKS;
 use rullama_train::selftest::speed::{self, Speed};
@@ -22,6 +22,9 @@ pub struct SelftestArgs {
     /// Kernels to test, like device.kernels in a recipe: auto, f32, f16 or cooperative.
     #[arg(long, value_name = "KERNELS", default_value = "auto", value_parser = super::kernels)]
     kernels: KernelSetting,
+    /// Interface to the GPU, like device.backend in a recipe: auto, cuda, vulkan, metal or dx12.
+    #[arg(long, value_name = "BACKEND", default_value = "auto", value_parser = super::backend)]
+    backend: Backend,
     /// GPU to test: part of its name.
     #[arg(long, value_name = "NAME")]
     gpu: Option<String>,
@@ -53,7 +56,7 @@ struct Report {
 pub fn run(args: &SelftestArgs) -> Result<ExitCode> {
     output::progress::silence(args.json);
     let started = Instant::now();
-    let gpu = Device::open_untested(args.gpu.as_deref(), args.kernels)?;
+    let gpu = Device::open_untested(args.backend, args.gpu.as_deref(), args.kernels)?;
     if !args.json {
         output::device(&gpu);
     }

@@ -2,8 +2,7 @@
 
 use wgpu::hal::api::Vulkan as Hal;
 
-/// NVIDIA's number as a vendor.
-pub(super) const NVIDIA: u32 = 0x10de;
+use super::backend::NVIDIA;
 
 /// `adapter` with bindings as long as its driver allows, where that is NVIDIA's for Vulkan: 4 GiB, of which llama.cpp makes use too.
 pub(super) fn lengthen(instance: &wgpu::Instance, adapter: wgpu::Adapter) -> wgpu::Adapter {

@@ -31,15 +31,16 @@ impl Gpu {
                 mapped_at_creation: false,
             };
             // Without memory for it, the device reports the reason.
-            self.reachable(&descriptor).unwrap_or_else(|_| self.device.create_buffer(&descriptor))
+            let reachable = self.reachable(&descriptor).map(|(buffer, _)| buffer);
+            reachable.unwrap_or_else(|_| self.device.create_buffer(&descriptor))
         })
     }
 
-    /// A buffer that CUDA's kernels can reach too, where they run. Its content is undefined there, and zero elsewhere.
-    fn reachable(&self, descriptor: &wgpu::BufferDescriptor) -> Result<wgpu::Buffer, GpuError> {
-        match &self.cuda {
-            Some(cuda) => cuda.buffer(&self.device, descriptor),
-            None => Ok(self.device.create_buffer(descriptor)),
+    /// A buffer that CUDA's kernels can reach too, where they run, and whether its content is zero; otherwise it is undefined.
+    fn reachable(&self, descriptor: &wgpu::BufferDescriptor) -> Result<(wgpu::Buffer, bool), GpuError> {
+        match self.cuda.as_ref().and_then(|cuda| cuda.buffer(&self.device, descriptor)) {
+            Some(buffer) => Ok((buffer?, false)),
+            None => Ok((self.device.create_buffer(descriptor), true)),
         }
     }
 
@@ -77,8 +78,8 @@ impl Gpu {
             usage: USAGE,
             mapped_at_creation: false,
         };
-        let buffer = self.reachable(&descriptor)?;
-        if !self.has_cuda() {
+        let (buffer, is_zero) = self.reachable(&descriptor)?;
+        if is_zero {
             return Ok(buffer);
         }
         let mut encoder = self.device.create_command_encoder(&Default::default());
@@ -95,7 +96,7 @@ impl Gpu {
         let mapped_at_creation = !self.has_cuda();
         let descriptor =
             wgpu::BufferDescriptor { label: Some(label), size, usage: USAGE, mapped_at_creation };
-        let buffer = self.reachable(&descriptor)?;
+        let (buffer, _) = self.reachable(&descriptor)?;
         if self.has_cuda() {
             // Writes are multiples of 4.
             let (whole, rest) = bytes.split_at(bytes.len() / 4 * 4);

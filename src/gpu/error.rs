@@ -14,6 +14,18 @@ pub enum GpuError {
          gives a software device)"
     )]
     NoDevice,
+    /// There is no device, and CUDA cannot be used though there is a GPU for it.
+    #[error("no GPU found: no driver of Vulkan answered, and CUDA cannot be used: {reason}")]
+    NoDeviceNorCuda {
+        /// The reason.
+        reason: String,
+    },
+    /// CUDA was asked for and cannot be used.
+    #[error("CUDA cannot be used: {reason}. Set device.backend (--backend) to \"auto\", or omit it")]
+    NoCuda {
+        /// The reason.
+        reason: String,
+    },
     /// There are fewer devices than processes on this host.
     #[error(
         "{processes} processes were started on this host, which has {found} GPUs of the kind that they would use; start at most {found} \

@@ -6,9 +6,9 @@ mod bind_groups;
 mod bindings;
 mod buffers;
 mod command;
-#[cfg(all(feature = "native", target_os = "linux", target_arch = "x86_64"))]
+#[cfg(has_cuda)]
 mod cuda;
-#[cfg(not(all(feature = "native", target_os = "linux", target_arch = "x86_64")))]
+#[cfg(not(has_cuda))]
 #[path = "cuda/none.rs"]
 mod cuda;
 mod error;
@@ -42,7 +42,7 @@ pub use pipeline::{Kernel, PipelinesKey};
 pub use recorder::{Binding, Recorder, grid};
 pub use recording::{Prepared, Recording, Staging};
 pub use select::Place;
-use select::{COOPERATIVE, cooperative_matrices, is_simd, pick_adapter};
+use select::{COOPERATIVE, Picked, cooperative_matrices, is_simd, pick_adapter};
 pub use tuning::{Choice, Choices, Product};
 pub use upload::{Submission, Upload};
 
@@ -70,6 +70,8 @@ pub struct Shared {
     device: wgpu::Device,
     queue: wgpu::Queue,
     info: wgpu::AdapterInfo,
+    /// Why this is not the device that one would expect.
+    note: Option<String>,
     limits: wgpu::Limits,
     pipelines: pipeline::Cache,
     errors: Arc<Mutex<Option<DeviceFault>>>,
@@ -101,7 +103,7 @@ impl Gpu {
         webgpu_limits: bool,
         place: Place,
     ) -> Result<Gpu, GpuError> {
-        let adapter = pick_adapter(backend, name, place).await?;
+        let Picked { adapter, note } = pick_adapter(backend, name, place).await?;
         let info = adapter.get_info();
         let limits = if webgpu_limits { wgpu::Limits::default() } else { adapter.limits() };
         let matrices = if webgpu_limits { None } else { cooperative_matrices(&adapter) };
@@ -149,6 +151,7 @@ impl Gpu {
             device,
             queue,
             info,
+            note,
             limits,
             pipelines: pipeline::Cache::default(),
             errors,
@@ -178,7 +181,12 @@ impl Gpu {
         if i.name.is_empty() {
             return "WebGPU".into(); // browsers may hide which GPU it is
         }
-        format!("{} ({:?}, {} {})", i.name, i.backend, i.driver, i.driver_info)
+        format!("{} ({}, {} {})", i.name, backend::interface(i), i.driver, i.driver_info)
+    }
+
+    /// Why this is not the device that one would expect, such as CUDA's on a GPU of NVIDIA's.
+    pub fn note(&self) -> Option<&str> {
+        self.note.as_deref()
     }
 
     /// The device's place on the bus of its host; empty where the system does not tell.
@@ -189,7 +197,7 @@ impl Gpu {
     /// The interface that reaches the device, and its driver.
     pub fn driver(&self) -> (String, String) {
         let i = &self.info;
-        (format!("{:?}", i.backend), format!("{} {}", i.driver, i.driver_info).trim().into())
+        (backend::interface(i), format!("{} {}", i.driver, i.driver_info).trim().into())
     }
 
     /// Fewest and most lanes of a subgroup.

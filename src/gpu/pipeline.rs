@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use rayon::prelude::*;
 use sha2::{Digest, Sha256};
 
+use super::backend::is_cuda;
 use super::{Entry, Gpu, shader};
 
 /// One entry point of one shader file, for its weight formats and one set of constants.
@@ -228,6 +229,9 @@ impl Gpu {
         hash.update(env!("CARGO_PKG_VERSION"));
         let i = &self.info;
         hash.update(format!("\n{}\n{}\n{}\n", i.name, i.driver, i.driver_info));
+        if is_cuda(i) {
+            hash.update("CUDA\n"); // the same driver, and another compiler
+        }
         shader::SOURCES.iter().for_each(|(_, text)| hash.update(text));
         hash.finalize().into()
     }

@@ -1,5 +1,6 @@
 //! The choice of the device, and its features beyond WebGPU.
 
+use super::backend::{CUDA_FIRST, NVIDIA, cuda_adapters, has_nvidia_gpu, interface, is_cuda};
 #[cfg(all(feature = "native", any(target_os = "linux", target_os = "windows")))]
 use super::bindings::lengthen;
 use super::{Backend, GpuError, Matrices};
@@ -78,22 +79,24 @@ impl Place {
     }
 }
 
+/// The device that was chosen.
+pub(super) struct Picked {
+    pub adapter: wgpu::Adapter,
+    /// Why it is not the device that one would expect.
+    pub note: Option<String>,
+}
+
 /// The best device, or that of `place` among those of the best kind, in the order of their places on the bus.
 pub(super) async fn pick_adapter(
     backend: Backend,
     name: Option<&str>,
     place: Place,
-) -> Result<wgpu::Adapter, GpuError> {
-    let backends = match backend {
-        Backend::Auto => wgpu::Backends::all(),
-        Backend::Vulkan => wgpu::Backends::VULKAN,
-        Backend::Metal => wgpu::Backends::METAL,
-        Backend::Dx12 => wgpu::Backends::DX12,
-    };
+) -> Result<Picked, GpuError> {
     let instance = wgpu::Instance::new(wgpu::InstanceDescriptor::new_without_display_handle());
-    let mut adapters = adapters(&instance, backends).await;
+    let others = adapters(&instance, backend.of_wgpu()).await;
+    let (mut adapters, no_cuda) = with_cuda(backend, others)?;
     if adapters.is_empty() {
-        return Err(GpuError::NoDevice);
+        return Err(no_cuda.map_or(GpuError::NoDevice, |reason| GpuError::NoDeviceNorCuda { reason }));
     }
     if let Some(wanted) = name {
         let names: Vec<String> = adapters.iter().map(|a| a.get_info().name).collect();
@@ -121,7 +124,65 @@ pub(super) async fn pick_adapter(
     let Some(own) = place.choose(found) else {
         return Err(GpuError::TooFew { found, processes: place.size });
     };
-    Ok(lengthen(&instance, adapters.swap_remove(own)))
+    let adapter = adapters.swap_remove(own);
+    let info = adapter.get_info();
+    // A GPU of another vendor is what one expects.
+    let replaces = info.device_type == wgpu::DeviceType::Cpu || info.vendor == NVIDIA;
+    let note = no_cuda.filter(|_| replaces && !is_cuda(&info));
+    let note = note.map(|reason| format!("{} is used, not CUDA: {reason}", interface(&info)));
+    let adapter = if is_cuda(&info) { adapter } else { lengthen(&instance, adapter) };
+    Ok(Picked { adapter, note })
+}
+
+/// Adds CUDA's devices to those of the other interfaces, as `backend` says. With the reason why there are none, where one could expect some.
+fn with_cuda(
+    backend: Backend,
+    others: Vec<wgpu::Adapter>,
+) -> Result<(Vec<wgpu::Adapter>, Option<String>), GpuError> {
+    match backend {
+        Backend::Cuda => {
+            let cuda = cuda_adapters().map_err(|reason| GpuError::NoCuda { reason })?;
+            return Ok((cuda, None));
+        }
+        Backend::Auto if cfg!(has_cuda) => {}
+        _ => return Ok((others, None)),
+    }
+    let infos: Vec<wgpu::AdapterInfo> = others.iter().map(wgpu::Adapter::get_info).collect();
+    if !CUDA_FIRST && infos.iter().any(reaches_nvidia) {
+        return Ok((others, None)); // without the time that CUDA's driver needs to start
+    }
+    let cuda = match cuda_adapters() {
+        Ok(cuda) => cuda,
+        Err(reason) => return Ok((others, has_nvidia_gpu().then_some(reason))),
+    };
+    let of_cuda: Vec<wgpu::AdapterInfo> = cuda.iter().map(wgpu::Adapter::get_info).collect();
+    let (keeps_cuda, keeps_others) = without_twins(&of_cuda, &infos, CUDA_FIRST);
+    let kept = |all: Vec<wgpu::Adapter>, keeps: Vec<bool>| {
+        all.into_iter().zip(keeps).filter(|(_, keep)| *keep).map(|(adapter, _)| adapter)
+    };
+    Ok((kept(cuda, keeps_cuda).chain(kept(others, keeps_others)).collect(), None))
+}
+
+/// Whether an interface other than CUDA reaches a GPU of NVIDIA's.
+fn reaches_nvidia(info: &wgpu::AdapterInfo) -> bool {
+    info.vendor == NVIDIA && info.device_type != wgpu::DeviceType::Cpu
+}
+
+/// Which devices of CUDA and which others are kept, so that each GPU is there once.
+fn without_twins(
+    cuda: &[wgpu::AdapterInfo],
+    others: &[wgpu::AdapterInfo],
+    cuda_first: bool,
+) -> (Vec<bool>, Vec<bool>) {
+    let same = |a: &wgpu::AdapterInfo, b: &wgpu::AdapterInfo| {
+        let (a_bus, b_bus) = (&a.device_pci_bus_id, &b.device_pci_bus_id);
+        // A driver may not tell the bus.
+        let told = !a_bus.is_empty() && !b_bus.is_empty();
+        reaches_nvidia(b) && if told { a_bus == b_bus } else { a.name == b.name }
+    };
+    let keeps_cuda = cuda.iter().map(|a| cuda_first || !others.iter().any(|b| same(a, b)));
+    let keeps_others = others.iter().map(|b| !cuda_first || !cuda.iter().any(|a| same(a, b)));
+    (keeps_cuda.collect(), keeps_others.collect())
 }
 
 #[cfg(not(all(feature = "native", any(target_os = "linux", target_os = "windows"))))]
@@ -131,7 +192,29 @@ fn lengthen(_: &wgpu::Instance, adapter: wgpu::Adapter) -> wgpu::Adapter {
 
 #[cfg(test)]
 mod tests {
-    use super::Place;
+    use super::{NVIDIA, Place, without_twins};
+
+    #[test]
+    fn a_gpu_that_two_interfaces_reach_is_there_once() {
+        let info = |backend, kind, vendor, name: &str, bus: &str| {
+            let mut info = wgpu::AdapterInfo::new(kind, backend);
+            (info.vendor, info.name, info.device_pci_bus_id) = (vendor, name.into(), bus.into());
+            info
+        };
+        let gpu = wgpu::DeviceType::DiscreteGpu;
+        let cuda = ["0000:01:00.0", "0000:02:00.0", "0000:03:00.0"];
+        let cuda = cuda.map(|bus| info(wgpu::Backend::Noop, gpu, NVIDIA, "H100", bus));
+        let others = [
+            info(wgpu::Backend::Vulkan, gpu, NVIDIA, "H100", "0000:02:00.0"),
+            info(wgpu::Backend::Vulkan, gpu, 0x1002, "MI300X", "0000:03:00.0"),
+            info(wgpu::Backend::Vulkan, wgpu::DeviceType::Cpu, 0x10005, "llvmpipe", ""),
+        ];
+        assert_eq!(without_twins(&cuda, &others, false), (vec![true, false, true], vec![true; 3]));
+        assert_eq!(without_twins(&cuda, &others, true), (vec![true; 3], vec![false, true, true]));
+        // A driver that does not tell the bus: by name.
+        let silent = [info(wgpu::Backend::Dx12, gpu, NVIDIA, "H100", "")];
+        assert_eq!(without_twins(&cuda, &silent, true), (vec![true; 3], vec![false]));
+    }
 
     #[test]
     fn each_process_takes_a_device() {

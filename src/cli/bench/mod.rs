@@ -113,6 +113,9 @@ pub struct BenchArgs {
     /// Compute every product in the usual way, like device.tune = false in a recipe.
     #[arg(long)]
     no_tuning: bool,
+    /// Interface to the GPU, like device.backend in a recipe: auto, cuda, vulkan, metal or dx12.
+    #[arg(long, value_name = "BACKEND", default_value = "auto", value_parser = super::backend)]
+    backend: Backend,
     /// GPU to use: part of its name.
     #[arg(long, value_name = "NAME")]
     gpu: Option<String>,
@@ -171,7 +174,7 @@ fn time(args: &BenchArgs) -> Result<()> {
 impl BenchArgs {
     fn open_gpu(&self, place: Place) -> Result<Device> {
         let kernels = if self.plain { KernelSetting::F32 } else { self.kernels };
-        Device::open_at(Backend::Auto, self.gpu.as_deref(), self.webgpu_limits, kernels, place)
+        Device::open_at(self.backend, self.gpu.as_deref(), self.webgpu_limits, kernels, place)
     }
 
     fn tuning(&self) -> Tuning {

@@ -10,6 +10,9 @@ use super::{bytes, count, line, text};
 pub fn device(gpu: &Gpu) {
     let software = if gpu.is_software() { "; software renderer: slow, same results" } else { "" };
     line("device", format_args!("{}{software}", gpu.description()));
+    if let Some(note) = gpu.note() {
+        line("note", note);
+    }
     let failed = gpu
         .failed_self_test()
         .map(|reason| format!("; cooperative matrices disabled, self-test failed: {reason}"));

@@ -49,8 +49,8 @@ impl Device {
     }
 
     /// Opens the GPU with [`Gpu::open`] to run the kernels of `setting`, whatever its self-test found.
-    pub fn open_untested(name: Option<&str>, setting: KernelSetting) -> Result<Device> {
-        let gpu = block_on(Gpu::open(Backend::Auto, name, false))?.running(setting)?;
+    pub fn open_untested(backend: Backend, name: Option<&str>, setting: KernelSetting) -> Result<Device> {
+        let gpu = block_on(Gpu::open(backend, name, false))?.running(setting)?;
         let pipelines = Mutex::new(PipelineCache::open(&gpu));
         Ok(Device { gpu, pipelines })
     }

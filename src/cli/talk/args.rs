@@ -7,6 +7,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use rullama_train::adapter::AdapterPath;
+use rullama_train::gpu::Backend;
 use rullama_train::talk::generate::Options;
 use rullama_train::talk::sampling::Sampling;
 
@@ -32,6 +33,9 @@ pub struct ModelArgs {
     /// Keep a mixture's experts in host memory and copy them to the GPU for every token: slow, for a GPU with too little memory.
     #[arg(long)]
     pub offload_experts: bool,
+    /// Interface to the GPU, like device.backend in a recipe: auto, cuda, vulkan, metal or dx12.
+    #[arg(long, value_name = "BACKEND", default_value = "auto", value_parser = crate::cli::backend)]
+    pub backend: Backend,
     /// GPU to use: part of its name.
     #[arg(long, value_name = "NAME")]
     pub gpu: Option<String>,

@@ -13,7 +13,7 @@ use pollster::block_on;
 use rullama_train::adapter::lora::Adapter;
 use rullama_train::adapter::{self, AdapterPath};
 use rullama_train::base::Base;
-use rullama_train::gpu::{Backend, KernelSetting};
+use rullama_train::gpu::KernelSetting;
 use rullama_train::model::Model;
 use rullama_train::model::decode::{Lengths, Workspace, longest_context};
 use rullama_train::recipe::Template;
@@ -68,7 +68,7 @@ impl Loaded {
             bail!("--context {context}: expected 1 to {trained}, the context of {}", base.name());
         }
         let offloaded = if args.offload_experts { layers_to_offload(base)? } else { Vec::new() };
-        let gpu = Device::open(Backend::Auto, args.gpu.as_deref(), false, KernelSetting::Auto)?;
+        let gpu = Device::open(args.backend, args.gpu.as_deref(), false, KernelSetting::Auto)?;
         let wanted = args.context.unwrap_or(CONTEXT.min(trained));
         let context = longest_context(&gpu, base.config(), wanted);
         let shortened = context < wanted;

@@ -122,6 +122,8 @@ fn open(
         terminal::check_space(dir, *save_total_limit, export.len(), &loaded.adapter)?;
     }
     let gpu = gpu?;
+    let mut start = start;
+    start.notices.extend(resume::other_device(&start, &recipe.output.dir, &gpu.description()));
     ranks::check(&RankFacts::own(&gpu, Some(&identity)).gather(ranks)?)?;
     Ok(Some(Opened { session, loaded, identity, start, ollama, gpu }))
 }

@@ -123,6 +123,16 @@ fn newest(dir: &Path, found: &[(usize, PathBuf)], session: &Session) -> Result<(
     bail!("{}; no intact checkpoint is left in {}. Start over with --fresh", damage.join("; "), dir.display())
 }
 
+/// Says that a resumed run was on another device so far, whose bytes differ: CUDA's is another than Vulkan's.
+pub fn other_device(start: &Start, dir: &Path, device: &str) -> Option<String> {
+    start.checkpoint.as_ref()?;
+    let run = run_file::read(dir);
+    let was = run["device"].as_str().filter(|was| *was != device)?;
+    Some(format!(
+        "the run was on {was} and continues on {device}: its last bits will differ from those of a run on one device"
+    ))
+}
+
 /// Fails if a folder without checkpoints holds results that the run would replace.
 fn check_empty(dir: &Path, finished: bool, args: &TrainArgs) -> Result<()> {
     let place = dir.display();

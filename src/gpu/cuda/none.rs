@@ -20,7 +20,7 @@ impl Cuda {
         &self,
         _device: &wgpu::Device,
         _descriptor: &wgpu::BufferDescriptor,
-    ) -> Result<wgpu::Buffer, GpuError> {
+    ) -> Option<Result<wgpu::Buffer, GpuError>> {
         match *self {}
     }
 

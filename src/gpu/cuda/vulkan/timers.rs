@@ -2,7 +2,7 @@
 
 use ash::vk;
 
-use super::Launch;
+use crate::gpu::Launch;
 
 /// Timestamps around the launches of one recording.
 pub struct Timers {
