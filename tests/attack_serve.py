@@ -120,7 +120,7 @@ def huge_lists(address):
 
 def scored_prompts(address):
     """Clients that want as many log-probabilities as one request may ask for, and leave."""
-    body = {"prompt": [[2] * 250] * 128, "echo": True, "logprobs": 20, "max_tokens": 0, "stream": True}
+    body = {"prompt": [[2] * 100] * 128, "echo": True, "logprobs": 20, "max_tokens": 0, "stream": True}
     for _ in range(10):
         stream = complete(address, body)
         time.sleep(0.1)
