@@ -1,0 +1,72 @@
+"""Every export of a trained adapter, loaded by the programs that it is for."""
+import os
+
+import numpy as np
+import oracle
+import torch
+from families import lora_to_gguf
+from gguf import GGUFReader
+from program import Failed
+from safetensors.torch import load_file
+
+PROMPTS = ("Who are you?", "What is the capital of France?")
+MOST = 12         # tokens of a reply
+NEAR = 1e-3       # distance of two logits that f32 may exchange
+MERGES = {"f16": 1e-4, "q8_0": 1e-2}  # limits of the loss of merged files
+
+
+def adapters(table, program, model, words, trained, rows):
+    """Compares the PEFT folder and the GGUF LoRA of a run. -> the model with the adapter, as PEFT loads it"""
+    program.run("export", trained, "--to", "gguf-lora", "--out", "exported", "--unverified")
+    loaded = oracle.load(model, program.at(trained))
+    base, adapted = program.losses("trained.toml", rows[0], trained)
+    table.relative("loss of the base, in the rows of the adapters", base, oracle.mean_loss(model, rows[1]), 1e-5)
+    table.relative("loss with the adapter, in PEFT", adapted, oracle.mean_loss(loaded, rows[1]), 1e-5)
+    file = program.at("exported/adapter.gguf")
+    table.most("tensors of gguf-lora and of PEFT's folder", gguf_difference(program, trained, file), 0)
+    table.relative("loss with gguf-lora", program.losses("trained.toml", rows[0], "exported/adapter.gguf")[1], adapted, 1e-7)
+    replies(table, program, loaded, words, "adapter", trained)
+    return loaded
+
+
+def gguf_difference(program, trained, file):
+    """-> largest difference between the tensors of a GGUF LoRA and those of PEFT's folder in llama.cpp's order"""
+    reader = GGUFReader(file)
+    stored = {tensor.name: tensor.data for tensor in reader.tensors}
+    weights = load_file(program.at(os.path.join(trained, "adapter_model.safetensors")))
+    expected = lora_to_gguf(oracle.plain_model(program.base), weights)
+    names = {f"{name}.lora_{side}" for name in expected for side in "ab"}
+    assert stored.keys() == names, sorted(stored.keys() ^ names)[:4]
+    return max(float(np.abs(stored[f"{name}.lora_{side}"] - part).max()) for name, pair in expected.items() for side, part in zip("ab", pair))
+
+
+def merges(table, program, words, trained, adapted, rows):
+    """Compares merged files with the adapter: that in the base's own format must be refused."""
+    try:
+        program.run("merge", trained, "--base", program.base, "--type", "keep", "--out", "keep.gguf", "--data", rows[0])
+        refused = "written"
+    except Failed as error:
+        refused = "refused" if "choose the type" in str(error) else str(error)
+    table.same("merge in the base's own Q4_1, which rounds the adapter away", refused, "refused")
+    expected = oracle.mean_loss(adapted, rows[1])
+    for kind, limit in MERGES.items():
+        file = f"{kind}.gguf"
+        program.run("merge", trained, "--base", program.base, "--type", kind, "--out", file, "--data", rows[0], "--force")
+        merged = oracle.model(program.at(file))
+        loss = oracle.mean_loss(merged, rows[1])
+        table.relative(f"loss of the {kind} merge in PyTorch, beside the adapter in PEFT", loss, expected, limit)
+        table.relative(f"loss of the {kind} merge", program.losses("trained.toml", rows[0], base=program.at(file))[0], loss, 1e-5)
+        replies(table, program, merged, words, f"{kind} merge", base=file)
+
+
+def replies(table, program, model, words, name, *adapter, base=None):
+    """Compares greedy replies id by id. Where PyTorch's two likeliest tokens are too near for f32, the rest is not compared."""
+    for question in PROMPTS:
+        prompt = words.prompt([{"role": "user", "content": question}])
+        expected, gaps = oracle.reply(model, prompt, MOST, (words.end_of_turn, words.end_of_text))
+        answer = program.reply(question, MOST, *adapter, base=base)
+        ids = [i for i in answer["ids"] if i not in (words.end_of_turn, words.end_of_text)]
+        until = next((i for i, gap in enumerate(gaps) if gap < NEAR), MOST)
+        good = ids[:until] == expected[:until] and answer["prompt_tokens"] == len(prompt)
+        same = "none" if ids == expected else f"none in {until} tokens, then a tie" if good else "different"
+        table.row(f"reply of the {name}: {question}", words.text(ids), words.text(expected), same, "none", good)
