@@ -61,3 +61,7 @@ web-test *options="":
 # Load every export in llama.cpp and PEFT and compare
 consumers:
     tests/consumers/run
+
+# Compare a real model with PyTorch, which this installs in the build folder
+real *options="":
+    tests/real/run {{ options }}

@@ -23,6 +23,7 @@ from table import Table
 
 TOKENS = 64
 STEPS = 20
+SPACING = 6  # of the tokens whose log-probabilities are compared
 ROWS = 4  # of Wikipedia
 RATE = 1e-3
 LOSS, GRADIENT, TRAINED = 1e-5, 5e-5, 1e-4  # limits
@@ -64,6 +65,17 @@ def losses(table, program, model, rows):
     table.relative(f"loss of {len(rows['wiki'])} × {TOKENS} tokens of Wikipedia, against f64", loss, oracle.exact_loss(model, rows["wiki"]), LOSS)
 
 
+def log_probabilities(table, program, model, row):
+    """Compares the log-probabilities of single tokens: `eval` gives the loss of each of several files, which have one loss token."""
+    positions = list(range(SPACING, len(row["input_ids"]), SPACING))
+    only = lambda t: [token if i == t else oracle.IGNORED for i, token in enumerate(row["input_ids"])]
+    files = [program.rows(f"token{t}.jsonl", [{**row, "labels": only(t)}]) for t in positions]
+    found = torch.tensor(program.source_losses("trained.toml", files), dtype=torch.float64)
+    expected = -oracle.exact_log_probabilities(model, row["input_ids"])[positions]
+    table.most(f"log-probabilities of {len(positions)} tokens, against f64", float((found - expected).norm() / expected.norm()), LOSS,
+               f"mean {-float(found.mean()):.9f}", f"{-float(expected.mean()):.9f}")
+
+
 def gradients(table, program, adapted, row):
     program.recipe("gradients.toml", program.rows("gradients.jsonl", [row]), "gradients", lora='init_from = "start"')
     program.run("check", "gradients.toml", "--gradients", "gradients.safetensors", "--measure", 0)
@@ -92,6 +104,36 @@ def training(table, program, adapted, samples):
     return "trained"
 
 
+def compare(table, program, words, options):
+    """Makes all comparisons; with a fault, those until the first that finds it."""
+    noticed = lambda: options.fault and table.faults
+    with table.section("token ids", Failed):
+        tokens(table, program, words, options.demo)
+    if noticed():
+        return
+    model = oracle.model(options.model)
+    rows = {"wiki": texts.wiki(options.demo, words, ROWS, TOKENS), "steps": texts.answers(options.demo, words, STEPS, TOKENS)}
+    adapted = oracle.adapted(model, 8, 16, 7)
+    adapted.save_pretrained(program.at("start"))
+    with table.section("loss", Failed):
+        losses(table, program, model, rows)
+    if noticed():
+        return
+    with table.section("log-probabilities", Failed):
+        log_probabilities(table, program, model, rows["wiki"][0])
+    with table.section("gradients", Failed):
+        gradients(table, program, adapted, rows["steps"][0])
+    with table.section("replies of the base", Failed):
+        exports.replies(table, program, model, words, "base")
+    if options.fault:
+        return
+    with table.section("training and exports", Failed):
+        trained = training(table, program, adapted, rows["steps"])
+        held = ("wiki.jsonl", rows["wiki"])
+        loaded = exports.adapters(table, program, model, words, trained, held)
+        exports.merges(table, program, words, trained, loaded, held)
+
+
 def main():
     options = arguments()
     shutil.rmtree(options.folder, ignore_errors=True)
@@ -101,26 +143,7 @@ def main():
         base = os.path.join(options.folder, "broken.gguf")
         faults.broken(options.model, base, options.fault)
     program, table = Program(options.program, base, os.path.abspath(options.folder)), Table()
-    words = oracle.Words(options.model)
-    with table.section("token ids", Failed):
-        tokens(table, program, words, options.demo)
-    model = oracle.model(options.model)
-    rows = {"wiki": texts.wiki(options.demo, words, ROWS, TOKENS), "steps": texts.answers(options.demo, words, STEPS, TOKENS)}
-    adapted = oracle.adapted(model, 8, 16, 7)
-    adapted.save_pretrained(program.at("start"))
-    with table.section("loss", Failed):
-        losses(table, program, model, rows)
-    with table.section("gradients", Failed):
-        gradients(table, program, adapted, rows["steps"][0])
-    with table.section("replies of the base", Failed):
-        exports.replies(table, program, model, words, "base")
-    if options.fault:
-        table.finish()
-    with table.section("training and exports", Failed):
-        trained = training(table, program, adapted, rows["steps"])
-        held = ("wiki.jsonl", rows["wiki"])
-        loaded = exports.adapters(table, program, model, words, trained, held)
-        exports.merges(table, program, words, trained, loaded, held)
+    compare(table, program, oracle.Words(options.model), options)
     table.finish()
 
 

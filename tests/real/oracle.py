@@ -116,6 +116,14 @@ def exact_loss(model, samples):
         return mean_loss(double(model), samples)
 
 
+@torch.no_grad()
+def exact_log_probabilities(model, ids):
+    """-> log-probability of each token behind those before it, in f64; that of the first is 0"""
+    with true_float64():
+        found = logits(double(model), ids).log_softmax(-1)
+    return torch.cat((found.new_zeros(1), found[:-1].gather(1, torch.tensor(ids)[1:, None])[:, 0]))
+
+
 def gradients(model, sample):
     """-> (loss, {PEFT's name: gradient}) in f64"""
     wide = double(model)

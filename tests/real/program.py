@@ -76,6 +76,11 @@ class Program:
         adapter = ["--adapter", *adapter] if adapter else []
         return [result["eval_loss"] for result in json.loads(self.run("eval", recipe, *base, "--data", rows, "--json", *adapter))["results"]]
 
+    def source_losses(self, recipe, files):
+        """-> mean loss of the base in each of the files"""
+        data = [argument for file in files for argument in ("--data", file)]
+        return [source["eval_loss"] for source in json.loads(self.run("eval", recipe, *data, "--json"))["results"][0]["sources"]]
+
     def reply(self, prompt, most, *adapter, base=None):
         """-> the greedy reply to a user's message, as `generate --json` prints it"""
         adapter = ["--adapter", *adapter] if adapter else []
