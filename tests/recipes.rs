@@ -70,6 +70,9 @@ const MODELS: [&str; 10] = [
     "qwen3-4b",
 ];
 
+/// The recipe for a real model and a task of the repository.
+const REAL: &str = "smollm2-135m.toml";
+
 const BASES: [(&str, &str); 4] = [
     ("", "tiny"),
     ("-gemma4-31b", "gemma4:31b"),
@@ -93,9 +96,10 @@ fn shipped_recipes_load() {
         expected.extend(BASES.map(|(suffix, _)| format!("{task}{suffix}.toml")));
     }
     expected.extend(PREFERENCE.map(|(name, ..)| format!("{name}.toml")));
+    expected.push(REAL.to_owned());
     expected.sort();
     assert_eq!(names, expected);
-    assert_eq!(names.len(), 28);
+    assert_eq!(names.len(), 29);
 }
 
 /// The recipe with the tiny base instead of one that must be downloaded.
