@@ -3,7 +3,6 @@ import os
 
 import numpy as np
 import oracle
-import torch
 from families import lora_to_gguf
 from gguf import GGUFReader
 from program import Failed
@@ -19,9 +18,8 @@ def adapters(table, program, model, words, trained, rows):
     """Compares the PEFT folder and the GGUF LoRA of a run. -> the model with the adapter, as PEFT loads it"""
     program.run("export", trained, "--to", "gguf-lora", "--out", "exported", "--unverified")
     loaded = oracle.load(model, program.at(trained))
-    base, adapted = program.losses("trained.toml", rows[0], trained)
-    table.relative("loss of the base, in the rows of the adapters", base, oracle.mean_loss(model, rows[1]), 1e-5)
-    table.relative("loss with the adapter, in PEFT", adapted, oracle.mean_loss(loaded, rows[1]), 1e-5)
+    adapted = program.losses("trained.toml", rows[0], trained)[1]
+    table.relative("loss with the adapter, in PEFT, f64", adapted, oracle.exact_loss(loaded, rows[1]), 1e-5)
     file = program.at("exported/adapter.gguf")
     table.most("tensors of gguf-lora and of PEFT's folder", gguf_difference(program, trained, file), 0)
     table.relative("loss with gguf-lora", program.losses("trained.toml", rows[0], "exported/adapter.gguf")[1], adapted, 1e-7)
@@ -48,12 +46,12 @@ def merges(table, program, words, trained, adapted, rows):
     except Failed as error:
         refused = "refused" if "choose the type" in str(error) else str(error)
     table.same("merge in the base's own Q4_1, which rounds the adapter away", refused, "refused")
-    expected = oracle.mean_loss(adapted, rows[1])
+    expected = oracle.exact_loss(adapted, rows[1])
     for kind, limit in MERGES.items():
         file = f"{kind}.gguf"
         program.run("merge", trained, "--base", program.base, "--type", kind, "--out", file, "--data", rows[0], "--force")
         merged = oracle.model(program.at(file))
-        loss = oracle.mean_loss(merged, rows[1])
+        loss = oracle.exact_loss(merged, rows[1])
         table.relative(f"loss of the {kind} merge in PyTorch, beside the adapter in PEFT", loss, expected, limit)
         table.relative(f"loss of the {kind} merge", program.losses("trained.toml", rows[0], base=program.at(file))[0], loss, 1e-5)
         replies(table, program, merged, words, f"{kind} merge", base=file)
