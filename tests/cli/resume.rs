@@ -331,7 +331,9 @@ pub fn changed(place: Place) {
     let last = other.len() - 1;
     other[last] ^= 1;
     place.write("other.gguf", &other);
-    refused(&["--set", "model.base=other.gguf"], "the base had digest … and now has …");
+    let base = "run holds a sound run on another base, \"tiny\": the base had digest … and now has …. Set model.base to that base to go on \
+                with it, or choose another output.dir";
+    place.refused(&arguments(&["--set", "model.base=other.gguf"]), base);
 
     // A byte between those that the fingerprint reads.
     other[last] ^= 1;

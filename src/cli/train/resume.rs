@@ -165,6 +165,15 @@ fn check_same_run(
     (finished, args): (bool, &TrainArgs),
 ) -> Result<()> {
     let steps = session.prepared.steps.plans.len();
+    // A run on another base is worth keeping, and what else differs may follow from the base.
+    if differences.fixed.iter().any(|difference| difference.starts_with("the base ")) {
+        bail!(
+            "{} holds a sound run on another base, {:?}: {}. Set model.base to that base to go on with it, or choose another output.dir",
+            recipe.output.dir.display(),
+            checkpoint.recipe.model.base,
+            differences.all()
+        );
+    }
     if steps < checkpoint.step {
         bail!(
             "{} holds a run that has taken {} steps, more than the {steps} of this one: {}. Raise train.epochs or \
@@ -201,8 +210,7 @@ pub fn check_contents(checkpoint: &Checkpoint, identity: &Identity, base: &OpenB
     match identity.changes_since(&checkpoint.identity)[..] {
         [] => Ok(()),
         [ref change, ..] => bail!(
-            "{} has changed since the run was stopped: {change}. Restore that file to resume, choose another output.dir, or start \
-             over with --fresh",
+            "{} has changed since the run was stopped: {change}. Restore that file to resume, or choose another output.dir",
             base.base.name()
         ),
     }

@@ -22,6 +22,20 @@ pub enum CheckpointError {
         /// The problem: found and expected.
         problem: String,
     },
+    /// The checkpoint is what was written, but its matrices are not those of this base.
+    #[error(
+        "{} is sound, but it is of a run on another base ({base:?}) and does not fit this one: {problem}. Set model.base to that base to \
+         resume, or choose another output.dir",
+        .path.display()
+    )]
+    OtherBase {
+        /// The folder.
+        path: PathBuf,
+        /// The base that its recipe names.
+        base: String,
+        /// The problem: found and expected.
+        problem: String,
+    },
     /// Another version of the program wrote the checkpoint.
     #[error(
         "{} was written by rullama-train {version} in format {found}; this program reads format {FORMAT}. {}, choose another \

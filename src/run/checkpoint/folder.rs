@@ -1,10 +1,12 @@
 //! The checkpoints of a run's folder: describing, listing and removing them.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use super::{CheckpointError, PREFIX, TrainerState, open};
+use super::seal::unsealed;
+use super::{CheckpointError, FILES, FORMAT, PREFIX, STATE, TrainerState};
 use crate::files;
-use crate::run::identity::Identity;
+use crate::run::identity::{self, Identity};
 
 /// A description of a checkpoint, read without its model.
 #[derive(Clone, Debug, PartialEq)]
@@ -49,4 +51,33 @@ pub fn prune(dir: &Path, keep: usize) -> Result<(), files::Error> {
         files::remove_folder(&path)?;
     }
     files::remove_unfinished(dir)
+}
+
+/// Reads the state of the checkpoint in the folder `path`, and its files by name. Checks every file's digest.
+pub(super) fn open(path: &Path) -> Result<(TrainerState, HashMap<String, Vec<u8>>), CheckpointError> {
+    let damaged = |problem: String| CheckpointError::Damaged { path: path.into(), problem };
+    let read = |name: &str| files::read(&path.join(name)).map_err(|e| damaged(format!("{name}: {e}")));
+    let state = unsealed(&read(STATE)?).map_err(|e| damaged(format!("{STATE}: {e}")))?;
+    if let Some(found) = state["format"].as_u64().filter(|&found| found != FORMAT) {
+        let version = state["version"].as_str().unwrap_or("(unknown version)").into();
+        return Err(CheckpointError::OtherFormat { path: path.into(), version, found });
+    }
+    let unreadable = |e: serde_json::Error| damaged(format!("{STATE}: {e}"));
+    let state: TrainerState = serde_json::from_value(state).map_err(unreadable)?;
+    let mut contents = HashMap::new();
+    for (name, expected) in &state.files {
+        if !FILES.contains(&name.as_str()) {
+            return Err(damaged(format!("{STATE}: {name:?} is not a file of a checkpoint")));
+        }
+        let bytes = read(name)?;
+        if bytes.len() != expected.bytes {
+            let found = bytes.len();
+            return Err(damaged(format!("{name} has {found} bytes, expected {}", expected.bytes)));
+        }
+        if identity::sha256(&bytes) != expected.sha256 {
+            return Err(damaged(format!("{name} is not what was written: its SHA-256 differs")));
+        }
+        contents.insert(name.clone(), bytes);
+    }
+    Ok((state, contents))
 }

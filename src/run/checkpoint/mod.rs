@@ -18,7 +18,7 @@ mod matrices;
 mod seal;
 mod send;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -31,8 +31,9 @@ use crate::base::config::Config;
 use crate::files;
 use crate::gpu::Choices;
 use crate::recipe::{Recipe, Syntax};
+use folder::open;
 use matrices::{parse, serialize};
-use seal::{sealed, unsealed};
+use seal::sealed;
 
 pub use changes::{Changed, Differences};
 pub use error::CheckpointError;
@@ -166,27 +167,34 @@ impl Checkpoint {
 
         let recipe = Recipe::parse(&state.recipe.to_string(), Syntax::Json, STATE, &[("", ""); 0])
             .map_err(|e| damaged(e.to_string()))?;
-        let slots = slots(&recipe).map_err(damaged)?;
-        let adapter = peft::read(path, config, &slots).map_err(|e| damaged(e.to_string()))?;
+        // Every byte is what was written, so an adapter that does not fit is of another base.
+        let other_base = |problem: String| {
+            let base = recipe.model.base.clone();
+            CheckpointError::OtherBase { path: path.into(), base, problem }
+        };
+        let slots = slots(&recipe).map_err(other_base)?;
+        let adapter = peft::read(path, config, &slots).map_err(|e| other_base(e.to_string()))?;
         let rank = adapter.rank;
         let naming = Naming::causal_lm(config);
         let group = |name: &str, group: &str| {
             parse(content(name)?, group, rank, &slots, naming).map_err(|e| damaged(format!("{name}: {e}")))
+        };
+        let [first, second] = [group(OPTIMIZER, "exp_avg")?, group(OPTIMIZER, "exp_avg_sq")?];
+        let best = match state.best_step {
+            Some(step) if step != state.step => Some((step, Some(group(BEST, "best")?))),
+            step => step.map(|step| (step, None)),
         };
         Ok(Checkpoint {
             step: state.step,
             steps: state.steps,
             recipe,
             identity: state.identity.clone(),
-            first: group(OPTIMIZER, "exp_avg")?,
-            second: group(OPTIMIZER, "exp_avg_sq")?,
+            first,
+            second,
             updates: state.updates,
             changed: state.changed,
             choices: state.choices,
-            best: match state.best_step {
-                Some(step) if step != state.step => Some((step, Some(group(BEST, "best")?))),
-                step => step.map(|step| (step, None)),
-            },
+            best,
             metrics: lines(METRICS)?,
             timing: lines(TIMING)?,
             adapter,
@@ -194,40 +202,11 @@ impl Checkpoint {
     }
 }
 
-/// Reads the state of the checkpoint in the folder `path`, and its files by name. Checks every file's digest.
-fn open(path: &Path) -> Result<(TrainerState, HashMap<String, Vec<u8>>), CheckpointError> {
-    let damaged = |problem: String| CheckpointError::Damaged { path: path.into(), problem };
-    let read = |name: &str| files::read(&path.join(name)).map_err(|e| damaged(format!("{name}: {e}")));
-    let state = unsealed(&read(STATE)?).map_err(|e| damaged(format!("{STATE}: {e}")))?;
-    if let Some(found) = state["format"].as_u64().filter(|&found| found != FORMAT) {
-        let version = state["version"].as_str().unwrap_or("(unknown version)").into();
-        return Err(CheckpointError::OtherFormat { path: path.into(), version, found });
-    }
-    let unreadable = |e: serde_json::Error| damaged(format!("{STATE}: {e}"));
-    let state: TrainerState = serde_json::from_value(state).map_err(unreadable)?;
-    let mut contents = HashMap::new();
-    for (name, expected) in &state.files {
-        if !FILES.contains(&name.as_str()) {
-            return Err(damaged(format!("{STATE}: {name:?} is not a file of a checkpoint")));
-        }
-        let bytes = read(name)?;
-        if bytes.len() != expected.bytes {
-            let found = bytes.len();
-            return Err(damaged(format!("{name} has {found} bytes, expected {}", expected.bytes)));
-        }
-        if identity::sha256(&bytes) != expected.sha256 {
-            return Err(damaged(format!("{name} is not what was written: its SHA-256 differs")));
-        }
-        contents.insert(name.clone(), bytes);
-    }
-    Ok((state, contents))
-}
-
 #[cfg(test)]
 mod tests {
     use std::fs;
 
-    use super::seal::{DIGEST, digest};
+    use super::seal::{DIGEST, digest, unsealed};
     use super::*;
     use crate::adapter::lora::slots;
     use crate::base::Module;
@@ -290,6 +269,18 @@ mod tests {
             let adapter = peft::read(&path, base.config(), &the_slots(&base)).expect("a PEFT folder");
             assert_eq!(adapter, written.adapter);
         }
+    }
+
+    #[test]
+    fn a_checkpoint_of_another_base_is_not_damaged() {
+        let (dir, base) = (tempfile::tempdir().expect("a folder"), Base::tiny().expect("sound"));
+        let path = checkpoint(&base, 5).write(dir.path(), &base).expect("written");
+        let mut fewer = the_slots(&base);
+        fewer.truncate(1);
+        let error =
+            Checkpoint::read(&path, base.config(), |_| Ok(fewer)).expect_err("other slots").to_string();
+        assert!(error.contains("is sound, but it is of a run on another base (\"tiny\")"), "{error}");
+        assert!(!error.contains("damaged") && !error.contains("--fresh"), "{error}");
     }
 
     #[test]
