@@ -15,6 +15,7 @@ use rullama_train::recipe::{Recipe, Template};
 use rullama_train::verify;
 
 use super::ollama::{Target, modelfile};
+use super::recipe_args::quoted;
 use super::setup::comparison::{Comparison, ComparisonArgs};
 use super::{bus_error, interrupted, output};
 
@@ -80,7 +81,10 @@ pub fn run(args: &MergeArgs) -> Result<()> {
     match target {
         Some(target) => target.create(&modelfile, &output::line),
         None => {
-            output::line("ollama", format!("ollama create NAME -f {}", modelfile.display()));
+            output::command(
+                "ollama",
+                &format!("ollama create NAME -f {}", quoted(&modelfile.to_string_lossy())),
+            );
             Ok(())
         }
     }
@@ -189,13 +193,14 @@ fn formats(tensors: &[MergedTensor]) -> String {
     each.collect::<Vec<_>>().join(", ")
 }
 
-/// The norms of the adapter's change and of the rounding error, relative to the matrices.
+/// The part of the adapter's change that is left in the stored matrices, and the sizes of change and rounding beside the matrices.
 fn rounding(tensors: &[MergedTensor]) -> String {
-    let part = |of: fn(&MergedTensor) -> f64| {
-        let total = |f: fn(&MergedTensor) -> f64| tensors.iter().map(f).sum::<f64>();
-        100.0 * (total(of) / total(|t| t.base).max(f64::MIN_POSITIVE)).sqrt()
-    };
-    let change = part(|t| t.change);
-    let loss = part(|t| t.loss);
-    format!("the adapter changes the matrices by {change:.3} %, rounding to the stored format by {loss:.3} %")
+    let total = |of: fn(&MergedTensor) -> f64| tensors.iter().map(of).sum::<f64>();
+    let part = |of| 100.0 * (total(of) / total(|t| t.base).max(f64::MIN_POSITIVE)).sqrt();
+    let kept = 100.0 * total(|t| t.kept) / total(|t| t.change).max(f64::MIN_POSITIVE);
+    format!(
+        "keeps {kept:.1} % of the adapter's change, which is {:.3} % of the matrices; rounding to the stored format adds noise of {:.3} %",
+        part(|t| t.change),
+        part(|t| t.loss)
+    )
 }

@@ -13,11 +13,13 @@ pub fn exports(place: Place) {
             assert!(text.lines().any(|line| matches(line, part)), "expected {part:?} in\n{text}");
         }
     };
-    let effect = "effect     picks another word than the base in … % of … places (validation samples), KL divergence …; lowers the loss there by …";
+    let data = "your data  picks another word than the base in … % of … places (validation samples), KL divergence …; lowers the loss there by …";
+    let general = "general    picks another word than the base in … % of … places (8 built-in questions), KL divergence …; … the loss there by …";
     has_lines(
         &text,
         &[
-            effect,
+            data,
+            general,
             "exported   run: peft, reloaded: identical logits",
             "exported   run/adapter-f16.gguf: gguf-lora-f16, reloaded: rounding changes the adapter's effect by … %",
         ],
@@ -78,8 +80,20 @@ pub fn exports(place: Place) {
         &[
             "compared   the merged model picks another word than the base with the adapter in … % of 116 places (8 built-in …",
             "effect     the adapter picks another word than the base in …",
+            "rounding   keeps … % of the adapter's change, which is … % of the matrices; rounding to the stored format adds noise of … %",
+            "ollama     ollama create NAME -f Modelfile",
         ],
     );
+    // A second model in the folder gets a Modelfile of its own.
+    let text = place.run(&["merge", "run", "--base", "tiny", "--out", "the second.gguf", "--type", "f16"]);
+    has_lines(
+        &text,
+        &["rounding   keeps 100.0 % of …", "ollama     ollama create NAME -f 'the second.Modelfile'"],
+    );
+    let modelfile = String::from_utf8(place.read("the second.Modelfile")).expect("UTF-8");
+    assert!(modelfile.starts_with("FROM ./the second.gguf\n"), "{modelfile}");
+    let first = String::from_utf8(place.read("Modelfile")).expect("UTF-8");
+    assert!(first.starts_with("FROM ./merged.gguf\n"), "{first}");
     let text =
         place.run(&["merge", "run", "--base", "tiny", "--out", "merged.gguf", "--unverified", "--force"]);
     has_lines(&text, &["compared   no: … (--unverified)"]);

@@ -116,8 +116,7 @@ fn samples(n: usize) -> String {
 #[cfg(unix)]
 pub fn merges(place: Place) {
     place.run(&["recipe.toml", "--quiet"]);
-    // With --force, as they share a Modelfile.
-    let merge = |out| ["merge", "run", "--base", "tiny", "--out", out, "--force"];
+    let merge = |out| ["merge", "run", "--base", "tiny", "--out", out];
     let mut slow = started(&place, &merge("slow.gguf"), 1);
     signal(&slow, "STOP");
     let mut killed = started(&place, &merge("killed.gguf"), 2);

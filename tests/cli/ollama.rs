@@ -115,7 +115,7 @@ pub fn merge(place: Place) {
     place.write("bin/fails", "create");
     let (success, text) = run(&place, &with(&["--ollama", "pirate", "--out", "a b/a.gguf", "--force"]));
     assert!(!success, "{text}");
-    let error = "error: `ollama create pirate -f \"a b/Modelfile\"` failed: could not connect to ollama server, …; the merged \
+    let error = "error: `ollama create pirate -f 'a b/Modelfile'` failed: could not connect to ollama server, …; the merged \
                  file and its Modelfile are written, …\n";
     assert!(text.lines().any(|line| matches(&format!("{line}\n"), error)), "{text}");
     assert_eq!(place.names("a b"), ["Modelfile", "a.gguf"]);

@@ -36,6 +36,8 @@ pub struct MergedTensor {
     pub base: f64,
     /// Sum of squares of `scale·B·A`.
     pub change: f64,
+    /// Sum of the products of `scale·B·A` and what the stored matrix differs by from the base: of all of the change, or less.
+    pub kept: f64,
     /// Sum of squares of the rounding error when the sum was stored.
     pub loss: f64,
     /// Whether a byte differs both from the base and from the matrix without the adapter stored in the same type. Quantizing

@@ -32,6 +32,7 @@ impl Job<'_> {
             to: self.to,
             base: 0.0,
             change: 0.0,
+            kept: 0.0,
             loss: 0.0,
             changed: false,
         };
@@ -49,6 +50,7 @@ impl Job<'_> {
                 out.write_all(&block.bytes)?;
                 done.base += block.base;
                 done.change += block.change;
+                done.kept += block.kept;
                 done.loss += block.loss;
                 done.changed |= block.changed;
             }
@@ -95,6 +97,7 @@ impl Job<'_> {
             }
         }
         let stored = dequantize(self.to, &block.bytes);
+        block.kept = projected(&before, &merged, &stored);
         block.loss = squares(stored.iter().zip(&merged).map(|(s, m)| f64::from(*s) - f64::from(*m)));
         if compare && !(self.to == own && block.bytes == old) {
             let without = quantize(self.to, &before).map_err(|e| self.refusal(e, rows.start))?;
@@ -131,10 +134,18 @@ struct Block {
     bytes: Vec<u8>,
     base: f64,
     change: f64,
+    kept: f64,
     loss: f64,
     changed: bool,
 }
 
 fn squares(values: impl Iterator<Item = f64>) -> f64 {
     values.map(|v| v * v).sum()
+}
+
+/// Sum of the products of the wanted and the stored change.
+fn projected(before: &[f32], merged: &[f32], stored: &[f32]) -> f64 {
+    let change = |to: f32, from: f32| f64::from(to) - f64::from(from);
+    let each = before.iter().zip(merged).zip(stored);
+    each.map(|((&before, &merged), &stored)| change(merged, before) * change(stored, before)).sum()
 }

@@ -11,6 +11,7 @@ use rullama_train::base::ollama;
 
 use super::merge::Say;
 use super::output;
+use super::recipe_args::quoted;
 
 const PROGRAM: &str = "ollama";
 
@@ -67,7 +68,7 @@ impl Target {
 
     /// Creates the model from a Modelfile. Without the program, prints how.
     pub fn create(&self, modelfile: &Path, say: &Say) -> Result<()> {
-        let command = format!("ollama create {} -f {}", self.name, quoted(modelfile));
+        let command = format!("ollama create {} -f {}", self.name, quoted(&modelfile.to_string_lossy()));
         if !self.installed {
             say("ollama", format!("not installed here; where it is, run: {command}"));
             return Ok(());
@@ -112,10 +113,4 @@ fn last_line(output: &Output) -> String {
         Some(line) => line.trim_start_matches("Error: ").into(),
         None => output.status.to_string(),
     }
-}
-
-/// A path as a shell takes it.
-fn quoted(path: &Path) -> String {
-    let text = path.display().to_string();
-    if text.contains(' ') { format!("\"{text}\"") } else { text }
 }

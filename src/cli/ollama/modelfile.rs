@@ -15,9 +15,18 @@ use serde_json::Value;
 const OWN_WAY: &str =
     "Ollama formats conversations in its own way, not with this run's data.template; the replies may differ";
 
-/// The path of the Modelfile for the GGUF file `out`.
+/// The path of the Modelfile for the GGUF file `out`: `Modelfile` beside it, or, if that is of another file, one with its own name.
 pub fn path(out: &Path) -> PathBuf {
-    out.with_file_name("Modelfile")
+    let usual = out.with_file_name("Modelfile");
+    match files::read_to_string(&usual) {
+        Ok(found) if found.lines().next() != Some(&from(out)) => out.with_extension("Modelfile"),
+        _ => usual,
+    }
+}
+
+/// The first line of a Modelfile.
+fn from(out: &Path) -> String {
+    format!("FROM ./{}", out.file_name().unwrap_or_default().to_string_lossy())
 }
 
 /// Refuses to replace a Modelfile with other contents, unless `force` is set.
@@ -42,7 +51,7 @@ pub fn write(out: &Path, base: &Base, template: &Setting) -> Result<(PathBuf, Op
 }
 
 fn text(out: &Path, base: &Base, template: &Setting) -> (String, Option<String>) {
-    let mut lines = vec![format!("FROM ./{}", out.file_name().unwrap_or_default().to_string_lossy())];
+    let mut lines = vec![from(out)];
     let chat = if base.is_file() { None } else { ollama::chat(base.name(), &ollama::stores()) };
     let chat = chat.unwrap_or_default();
     let usual = matches!(template, Setting::Auto | Setting::BuiltIn(_));
