@@ -10,6 +10,7 @@ use pollster::block_on;
 use rullama_train::adapter::merge::{self, MergeType};
 use rullama_train::adapter::{self, AdapterPath, Format, OtherBase, WriteOptions};
 use rullama_train::base::{Base, Gguf};
+use rullama_train::data::template::Template;
 use rullama_train::data::tokenizer::Tokenizer;
 use rullama_train::gpu::{Backend, Gpu};
 use rullama_train::model::plan::Offload;
@@ -28,7 +29,9 @@ pub fn run(adapter: &str, out: &Path) -> Result<()> {
     let found = adapter::load(&[AdapterPath::whole(adapter)], &base, None, OtherBase::Refuse)?;
     let gpu = block_on(Gpu::open(Backend::Auto, None, false))?;
     let tokenizer = Tokenizer::from_gguf(base.gguf())?;
-    let held_out = HeldOut::built_in(&tokenizer, families::template(base.config()), 256, base.config().vocab);
+    let layout = families::template(base.config());
+    let held_out =
+        HeldOut::built_in(&tokenizer, (&Template::BuiltIn(layout), layout), 256, base.config().vocab);
 
     let options =
         WriteOptions { base_model: "tiny", dropout: 0.0, fingerprint: found.origin.fingerprint.as_deref() };

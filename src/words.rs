@@ -42,6 +42,14 @@ pub fn short(x: f64) -> String {
     }
 }
 
+/// A learning rate with at most three digits: `2e-4`, `0`.
+pub fn rate(x: f64) -> String {
+    let text = format!("{x:.2e}");
+    let (digits, power) = text.split_once('e').unwrap_or((&text, "0"));
+    let digits = digits.trim_end_matches('0').trim_end_matches('.');
+    if x == 0.0 { "0".into() } else { format!("{digits}e{power}") }
+}
+
 /// A duration such as `45 s`, `12 min 30 s` or `3 h 05 min`. Below a minute it has `decimals` decimal places.
 pub fn duration(seconds: f64, decimals: usize) -> String {
     match seconds as u64 {
@@ -70,5 +78,6 @@ mod tests {
         let found = [0.0, 42.53, 100.0, 5.7401, 1.0, 0.0012345, 9.96, 0.1, 3.2e-7].map(short);
         assert_eq!(found, ["0", "43", "100", "5.7", "1", "0.0012", "10", "0.1", "0.00000032"]);
         assert_eq!(short(1e-12), "less than 0.000000001");
+        assert_eq!([0.0, 2e-4, 1.0, 1.234e-5, 1.999e-3].map(rate), ["0", "2e-4", "1e0", "1.23e-5", "2e-3"]);
     }
 }

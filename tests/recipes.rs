@@ -171,7 +171,7 @@ fn the_manual_has_every_key_with_its_default() {
         }
     }
     assert_eq!(accept(&defaults), accept(""), "the manual's defaults are not the code's:\n{defaults}");
-    assert_eq!(keys, 75, "keys with a documented default");
+    assert_eq!(keys, 76, "keys with a documented default");
     assert_eq!(manual.matches("# required; ").count(), 3);
 }
 
@@ -207,7 +207,7 @@ epochs = 3
 batch_size = 1
 gradient_accumulation_steps = 1
 optimizer = "adamw"
-learning_rate = 0.0001
+learning_rate = 0.0002
 adam_beta1 = 0.9
 adam_beta2 = 0.999
 adam_epsilon = 0.00000001
@@ -225,6 +225,7 @@ stop_if_diverged = true
 steps = 0
 samples = []
 max_new_tokens = 64
+general = true
 best_metric = "loss"
 keep_best = true
 early_stopping_patience = 0
@@ -285,7 +286,7 @@ batch_size = 4
 gradient_accumulation_steps = 8
 shares = 4
 optimizer = "sgd"
-learning_rate = 2e-4
+learning_rate = 3e-4
 adam_beta1 = 0.8
 adam_beta2 = 0.98
 adam_epsilon = 1e-6
@@ -303,6 +304,7 @@ stop_if_diverged = false
 steps = 50
 samples = ["Hello!"]
 max_new_tokens = 16
+general = false
 metrics = ["regex", "rouge_l"]
 metric_samples = 9
 regex = "^a+$"
@@ -338,7 +340,7 @@ fn toml_and_json_give_equal_recipes_that_survive_to_toml() {
 
     let sections: Vec<usize> =
         table.values().map(|section| section.as_table().expect("a section").len()).collect();
-    assert_eq!(sections.iter().sum::<usize>(), 68, "FULL lists every key");
+    assert_eq!(sections.iter().sum::<usize>(), 69, "FULL lists every key");
     let defaults: toml::Table = accept("").to_toml().parse().expect("valid TOML");
     for (name, section) in &defaults {
         for key in section.as_table().expect("a section").keys() {
@@ -359,7 +361,8 @@ fn values_are_read() {
     assert_eq!(accept("lora.layers = 'all'").lora.layers, []);
     assert_eq!(recipe.lora.alpha, 20.0);
     assert_eq!(recipe.data.train, [PathBuf::from("a.jsonl"), PathBuf::from("b.jsonl")]);
-    assert_eq!(recipe.train.learning_rate, 2e-4);
+    assert_eq!(recipe.train.learning_rate, 3e-4);
+    assert_eq!(accept("train.objective = 'dpo'").train.learning_rate, 1e-5, "preferences take a lower rate");
     assert_eq!(accept("lora.rank = 4").lora.alpha, 8.0, "alpha is 2·rank");
     assert_eq!(accept("lora.rank = 0x1_0").lora.rank, 16, "TOML's other spellings of integers");
     assert_eq!(accept("data.valid = 'v'").data.val_size, 0.0, "nothing is split off beside data.valid");
@@ -400,8 +403,8 @@ fn unknown_keys_suggest_the_most_similar() {
     );
     refuse(
         "eval.zzzzzzzz = 8",
-        "r.toml:4:6: unknown key `zzzzzzzz` in [eval]; [eval] takes steps, samples, max_new_tokens, metrics, \
-         metric_samples, regex, best_metric, keep_best, early_stopping_patience",
+        "r.toml:4:6: unknown key `zzzzzzzz` in [eval]; [eval] takes steps, samples, max_new_tokens, general, \
+         metrics, metric_samples, regex, best_metric, keep_best, early_stopping_patience",
     );
     refuse_json(
         "{\n  \"lora\": {\"rank\": 8,\n    \"rnak\": 8}}",

@@ -7,13 +7,18 @@ use std::time::Instant;
 use anyhow::Result;
 use pollster::block_on;
 use rullama_train::adapter::formats::peft;
+use rullama_train::adapter::lora::Adapter;
+use rullama_train::data::batch::MicroBatch;
 use rullama_train::data::compare;
 use rullama_train::files;
 use rullama_train::recipe::Recipe;
-use rullama_train::run;
+use rullama_train::run::pace::{Pace, evaluations_after};
+use rullama_train::run::{self, answers};
 use rullama_train::train::Trainer;
+use rullama_train::words;
 
 use super::output;
+use super::recipe_args::quoted;
 use super::setup::session::Session;
 use super::setup::summary;
 use super::setup::timings::Timings;
@@ -21,9 +26,14 @@ use super::setup::timings::Timings;
 /// Default number of timed steps on a GPU.
 const MEASURED: usize = 3;
 
-/// Prints what the recipe resolves to. `gradients`: file for the loss and gradients of the first step. `measure`: number of
+/// Prints what the recipe of `recipe_file` resolves to. `gradients`: file for the loss and gradients of the first step. `measure`: number of
 /// steps to time.
-pub fn run(recipe: &Recipe, gradients: Option<&Path>, measure: Option<usize>) -> Result<()> {
+pub fn run(
+    recipe: &Recipe,
+    recipe_file: &Path,
+    gradients: Option<&Path>,
+    measure: Option<usize>,
+) -> Result<()> {
     gradients.map_or(Ok(()), files::check_file)?;
     let mut timings = Timings::start();
     let (session, initial, gpu) = summary::opened(recipe, &mut timings)?;
@@ -51,8 +61,21 @@ pub fn run(recipe: &Recipe, gradients: Option<&Path>, measure: Option<usize>) ->
         output::line("experts", load);
     }
     if gradients.is_none() {
-        let measure = measure.unwrap_or(if gpu.is_software() { 0 } else { MEASURED });
-        time(recipe, &session, &trainer, measure)?;
+        match measure {
+            None if gpu.is_software() => {
+                output::line(
+                    "time",
+                    "not measured with a software renderer; --measure 1 times a step and an evaluation",
+                );
+            }
+            measure => time(&session, &trainer, &initial.adapter, measure.unwrap_or(MEASURED))?,
+        }
+        let rate = recipe.train.learning_rate;
+        let command = format!("rullama-train check {} --lr", quoted(&recipe_file.to_string_lossy()));
+        output::line(
+            "rate",
+            format!("{} was not tried on these samples; `{command}` proposes a rate", words::rate(rate)),
+        );
     }
     let Some(path) = gradients else { return Ok(()) };
     if session.prepared.needs_reference() {
@@ -79,13 +102,19 @@ pub fn run(recipe: &Recipe, gradients: Option<&Path>, measure: Option<usize>) ->
     Ok(())
 }
 
-/// Times the first steps and prints an estimate for all. The very first is a warm-up, in which pipelines are compiled.
-fn time(recipe: &Recipe, session: &Session, trainer: &Trainer, measure: usize) -> Result<()> {
+/// Times the first steps, an evaluation and a reply, and prints an estimate for all. The very first step is a warm-up, in which pipelines are
+/// compiled.
+fn time(session: &Session, trainer: &Trainer, initial: &Adapter, measure: usize) -> Result<()> {
+    let recipe = &session.recipe;
     let steps = &session.prepared.steps;
     let samples = &session.prepared.data.train;
     let total = steps.plans.len();
-    let measure = measure.min(total.saturating_sub(1));
+    let wanted = measure;
+    let measure = wanted.min(total.saturating_sub(1));
     if measure == 0 {
+        if wanted > 0 {
+            output::line("time", "not measured: the run has one step, and the first one is a warm-up");
+        }
         return Ok(());
     }
     let optimizer = run::optimizer(recipe);
@@ -101,28 +130,57 @@ fn time(recipe: &Recipe, session: &Session, trainer: &Trainer, measure: usize) -
             measured += steps.tokens(samples, index);
         }
     }
-    bar.finish_and_clear();
     let rate = measured as f64 / started.elapsed().as_secs_f64();
+    bar.set_message("timing an evaluation");
+    let evaluation = evaluation_seconds(session, trainer, initial)?;
+    bar.finish_and_clear();
     let all: usize = (0..total).map(|index| steps.tokens(samples, index)).sum();
-    let steps = output::count(total, "step");
-    let tokens = output::count(all, "token");
+    let evaluations = 1 + evaluations_after(0, recipe.eval.steps, total);
+    let pace = Pace {
+        steps: (total, all as f64 / rate),
+        evaluations: (evaluations, Some(evaluations as f64 * evaluation)),
+        replies: session.prepared.replies() > 0,
+    };
     output::line(
         "time",
         format_args!(
-            "about {} for {steps} with {tokens} in total ({rate:.0} tokens/s, measured over {} after a warm-up step), without \
-             evaluation and replies",
-            estimate(all as f64 / rate),
+            "{pace}; {} in total, {rate:.0} tokens/s (measured over {} after a warm-up step)",
+            output::count(all, "token"),
             output::count(measure, "step")
         ),
     );
     Ok(())
 }
 
-/// A rounded duration: `45 s`, `13 min`, `3 h 05 min`.
-fn estimate(seconds: f64) -> String {
-    match seconds {
-        s if s < 60.0 => format!("{s:.0} s"),
-        s if s < 3600.0 => format!("{:.0} min", (s / 60.0).ceil()),
-        s => format!("{} h {:02} min", (s / 3600.0) as u64, ((s % 3600.0) / 60.0) as u64),
+/// Tokens of the reply that is timed.
+const TIMED: usize = 8;
+
+/// How long an evaluation takes: a batch of validation samples and some tokens of a reply, timed after a first try, stand for all.
+fn evaluation_seconds(session: &Session, trainer: &Trainer, initial: &Adapter) -> Result<f64> {
+    let prepared = &session.prepared;
+    let mut seconds = 0.0;
+    let batches = || prepared.validation.iter().flat_map(|file| &file.batches);
+    if let Some(batch) = batches().next() {
+        block_on(trainer.validate(batch))?;
+        let started = Instant::now();
+        block_on(trainer.validate(batch))?;
+        let tokens: usize = batches().map(MicroBatch::len).sum();
+        seconds += started.elapsed().as_secs_f64() * tokens as f64 / batch.len() as f64;
     }
+    let prompts = prepared.prompts.iter().map(|(_, ids)| &ids[..]);
+    let Some(prompt) = prompts.chain(prepared.questions.iter().map(|q| &q.prompt[..])).next() else {
+        return Ok(seconds);
+    };
+    let reply = |tokens: usize| {
+        let started = Instant::now();
+        let go_on = |_| anyhow::Ok(true);
+        let (gpu, model) = (trainer.gpu(), trainer.model());
+        block_on(answers::generate(gpu, model, &session.frozen, initial, &[prompt], tokens, go_on))?;
+        anyhow::Ok(started.elapsed().as_secs_f64())
+    };
+    let limit = session.recipe.eval.max_new_tokens;
+    reply(1)?;
+    let (first, all) = (reply(1)?, reply(limit.min(TIMED))?);
+    let each = (all - first).max(0.0) / limit.min(TIMED).saturating_sub(1).max(1) as f64;
+    Ok(seconds + prepared.replies() as f64 * (first + each * (limit - 1) as f64))
 }

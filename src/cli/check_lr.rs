@@ -62,6 +62,7 @@ pub fn run(recipe: &Recipe, recipe_file: &Path, args: &RateArgs) -> Result<()> {
     line("tested", tested(&test));
     advice.iter().for_each(|sentence| line("advice", sentence));
     let range = Range {
+        proposed: test.proposal().map(|proposal| proposal.learning_rate),
         under: &format!("{} · {}", recipe.model.base, gpu.description()),
         points: test.points.iter().map(|p| [p.learning_rate, p.loss, p.smoothed]).collect(),
         advice,
@@ -135,11 +136,26 @@ fn chart(points: &[Point], proposed: Option<f64>) -> Vec<String> {
     };
     let mut lines = vec!["        smoothed loss against the learning rate".to_string()];
     lines.extend((0..HEIGHT).map(line));
-    let ends = [&points[0], &points[points.len() - 1]].map(|point| format!("{:.0e}", point.learning_rate));
-    let between = points.len().saturating_sub(ends[0].len() + ends[1].len()).max(1);
     lines.push(format!("       └{}", "─".repeat(points.len())));
-    lines.push(format!("        {}{}{}", ends[0], " ".repeat(between), ends[1]));
+    let powers = (-6..=3).map(|power| 10f64.powi(power));
+    lines.push(labels(points, powers));
+    lines.extend(proposed.map(|rate| labels(points, [rate]) + " proposed"));
     lines
+}
+
+/// Rates below their columns. One that would touch the last is left out.
+fn labels(points: &[Point], rates: impl IntoIterator<Item = f64>) -> String {
+    let mut line = " ".repeat(8);
+    for rate in rates {
+        let tested = points[0].learning_rate * 0.99..=points[points.len() - 1].learning_rate * 1.01;
+        let column = points.iter().position(|point| point.learning_rate >= rate * (1.0 - 1e-9));
+        let Some(column) = column.filter(|_| tested.contains(&rate)) else { continue };
+        let gap = (8 + column).saturating_sub(line.chars().count());
+        if gap > 0 || column == 0 {
+            line += &format!("{}{rate:e}", " ".repeat(gap));
+        }
+    }
+    line
 }
 
 #[cfg(test)]
@@ -154,11 +170,13 @@ mod tests {
         };
         let points: Vec<Point> = (0..STEPS).map(point).collect();
         let lines = chart(&points, Some(1e-3));
-        assert_eq!(lines.len(), HEIGHT + 3);
+        assert_eq!(lines.len(), HEIGHT + 4);
         assert!(lines.iter().all(|line| line.chars().count() <= 80), "{lines:#?}");
         assert_eq!(lines.concat().matches('•').count(), STEPS, "one mark per step");
         assert!(lines.concat().contains('│'), "{lines:#?}");
-        assert!(lines[HEIGHT + 2].contains("1e-6"));
+        assert!(lines[HEIGHT + 2].contains("1e-6      ") && lines[HEIGHT + 2].contains("1e-2"), "{lines:#?}");
+        let mark = lines.iter().find_map(|line| line.chars().position(|c| c == '│')).expect("a mark");
+        assert_eq!(lines[HEIGHT + 3].find("1e-3 proposed"), Some(mark), "{lines:#?}");
         assert!(chart(&[], None).is_empty());
     }
 }

@@ -222,7 +222,7 @@ pub fn run() -> Result<ExitCode> {
             check_lr::run(&recipe.read()?, &recipe.recipe, &rate)
         }
         (Some(Verb::Check { recipe, gradients, measure, .. }), _) => {
-            check::run(&recipe.read()?, gradients.as_deref(), measure)
+            check::run(&recipe.read()?, &recipe.recipe, gradients.as_deref(), measure)
         }
         (Some(Verb::Eval { recipe, eval }), _) => {
             let found = if eval.reads_recipe_data() { recipe.read()? } else { recipe.parse()? };

@@ -82,6 +82,7 @@ pub(super) const SECTIONS: [(&str, &[&str]); 8] = [
             "steps",
             "samples",
             "max_new_tokens",
+            "general",
             "metrics",
             "metric_samples",
             "regex",

@@ -253,6 +253,8 @@ pub struct Eval {
     pub samples: Vec<String>,
     /// Maximum length of an answer, in tokens.
     pub max_new_tokens: usize,
+    /// Whether general questions are asked after the last step, which the data is not about.
+    pub general: bool,
     /// Metrics of generated answers to questions of the validation data.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub metrics: Vec<Metric>,

@@ -147,16 +147,17 @@ fn train(section: &Section) -> Result<Train, RecipeError> {
         );
         return Err(section.conflict("shares", &message));
     }
+    let objective = objective::keys(section)?;
     Ok(Train {
         seed: section.integer("seed", 42, 0)?,
         epochs: section.count("epochs", 3, 1)?,
         max_steps: section.optional_count("max_steps", 1)?,
-        objective: objective::keys(section)?,
+        objective,
         batch_size: section.count("batch_size", 1, 1)?,
         gradient_accumulation_steps: accumulation,
         shares,
         optimizer: section.choice("optimizer", OptimizerKind::Adamw)?,
-        learning_rate: positive("learning_rate", 1e-4)?,
+        learning_rate: positive("learning_rate", if objective.name.is_sft() { 2e-4 } else { 1e-5 })?,
         adam_beta1: beta("adam_beta1", 0.9)?,
         adam_beta2: beta("adam_beta2", 0.999)?,
         adam_epsilon: section.number(
@@ -198,6 +199,7 @@ fn eval(section: &Section, validates: bool) -> Result<Eval, RecipeError> {
         steps,
         samples: section.texts("samples")?.unwrap_or_default(),
         max_new_tokens: section.count("max_new_tokens", 64, 1)?,
+        general: section.boolean("general", true)?,
         metrics: metrics.names,
         metric_samples: metrics.samples,
         regex: metrics.pattern,

@@ -49,6 +49,10 @@ pub struct Chart<'a> {
     pub unit: &'a str,
     /// Formats a value.
     pub format: fn(f64) -> String,
+    /// Positions and texts of the labels of the horizontal axis; steps where it is empty.
+    pub labels: Vec<(f64, String)>,
+    /// Position of a vertical line.
+    pub mark: Option<f64>,
     /// Whether the vertical axis is logarithmic if the values span orders of magnitude.
     pub may_be_logarithmic: bool,
     /// Whether the vertical axis always begins at 0.
@@ -90,6 +94,8 @@ impl<'a> Chart<'a> {
             series: Vec::new(),
             last_step: 1.0,
             unit: "step",
+            labels: Vec::new(),
+            mark: None,
             format,
             may_be_logarithmic: false,
             from_zero: false,
@@ -107,6 +113,9 @@ impl<'a> Chart<'a> {
         let mut svg = String::new();
         for tick in &ticks {
             let _ = write!(svg, "<path class=grid d=\"M0 {0:.1}H{SIDE}\"/>", axis.y(*tick));
+        }
+        if let Some(mark) = self.mark {
+            let _ = write!(svg, "<path class=mark d=\"M{0:.1} 0V{SIDE}\"/>", self.x(mark));
         }
         let mut data = Vec::new();
         for s in &series {
@@ -168,11 +177,15 @@ impl<'a> Chart<'a> {
     }
 
     fn x_labels(&self) -> String {
-        let label = |tick: &f64| {
+        let label = |(tick, text): &(f64, String)| {
             let left = 100.0 * tick / self.last_step.max(1.0);
-            format!("<span style=\"left:{left:.2}%\">{}</span>", grouped(*tick as usize))
+            format!("<span style=\"left:{left:.2}%\">{text}</span>")
         };
-        steps_of(self.last_step).iter().map(label).collect()
+        if self.labels.is_empty() {
+            let steps = steps_of(self.last_step).into_iter().map(|tick| (tick, grouped(tick as usize)));
+            return steps.map(|step| label(&step)).collect();
+        }
+        self.labels.iter().map(label).collect()
     }
 
     fn axis(&self, series: &[&Series]) -> (Axis, Vec<f64>) {

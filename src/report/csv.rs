@@ -39,7 +39,7 @@ pub fn row(event: &MetricsEvent, timing: Option<&Timing>, compares: bool) -> Opt
             cells[9] = scores.eval_accuracy.to_string();
             cells
         }
-        MetricsEvent::Notice(_) => return None,
+        MetricsEvent::Effects(_) | MetricsEvent::Notice(_) => return None,
     };
     let mut row = cells.join(",");
     if compares {
@@ -51,7 +51,7 @@ pub fn row(event: &MetricsEvent, timing: Option<&Timing>, compares: bool) -> Opt
                 let value = |name| evaluation.preference.get(&format!("eval_{name}")).copied();
                 ([None; 10], named.map(value))
             }
-            MetricsEvent::Notice(_) => return None,
+            MetricsEvent::Effects(_) | MetricsEvent::Notice(_) => return None,
         };
         steps.into_iter().chain(evaluations).for_each(|value| row += &format!(",{}", text(value)));
     }

@@ -2,9 +2,11 @@
 
 mod chart;
 pub mod csv;
+mod effects;
 mod next;
 mod preference;
 mod range;
+mod replies;
 mod sweep;
 pub mod tensorboard;
 mod text;
@@ -28,6 +30,9 @@ pub const FILE: &str = "report.html";
 
 const STYLE: &str = include_str!("style.css");
 const SCRIPT: &str = include_str!("script.js");
+
+/// Maximum number of figures in a row.
+const MOST_FIGURES: usize = 6;
 
 /// Maximum number of steps that are drawn without their mean.
 const MAX_WITHOUT_MEAN: usize = 200;
@@ -95,9 +100,11 @@ impl<'a> Report<'a> {
         let parts = [
             self.header(&title),
             self.figures(),
+            effects::verdict(self),
             next::html(self),
             self.charts(),
-            self.replies(),
+            replies::html(self),
+            effects::table(self.history.effects()),
             self.sources(),
             self.notices(),
             self.settings(),
@@ -150,7 +157,9 @@ impl<'a> Report<'a> {
         let tokens: usize = self.history.steps().map(|s| s.tokens).sum();
         let of = if done == self.steps { "all done".into() } else { format!("of {}", grouped(self.steps)) };
         figures.push(("Steps", grouped(done), of));
-        if let Some(Effect { divergence, .. }) = self.effect {
+        if let Some(effects) = self.history.effects() {
+            figures.extend(effects::figures(effects));
+        } else if let Some(Effect { divergence, .. }) = self.effect {
             let places = format!("of {} places differ from the base", grouped(divergence.tokens));
             figures.push(("Words changed", percent(1.0 - divergence.top1), places));
         }
@@ -161,7 +170,10 @@ impl<'a> Report<'a> {
         let cell = |(name, value, under): &(&str, String, String)| {
             format!("<div class=card><dt>{name}</dt><dd><b>{value}</b><span>{under}</span></dd></div>")
         };
-        format!("<dl class=figures>{}</dl>\n", figures.iter().map(cell).collect::<String>())
+        // Rows as full as one another: six figures at most, and none alone.
+        let columns = figures.len().div_ceil(figures.len().div_ceil(MOST_FIGURES));
+        let cells: String = figures.iter().map(cell).collect();
+        format!("<dl class=figures style=\"--columns:{columns}\">{cells}</dl>\n")
     }
 
     /// A figure for each of the recipe's metrics.
@@ -222,41 +234,6 @@ impl<'a> Report<'a> {
         ];
         charts.splice(1..1, preference::charts(h, last_step));
         format!("<div class=charts>{}</div>\n", charts.iter().map(Chart::html).collect::<String>())
-    }
-
-    fn replies(&self) -> String {
-        let Some(last) = self.last_evaluation().filter(|e| !e.replies.is_empty()) else {
-            return String::new();
-        };
-        let mut cards = String::new();
-        for (i, after) in last.replies.iter().enumerate() {
-            let reply_at = |e: &Evaluation| {
-                let own = e.replies.iter().find(|r| r.prompt == after.prompt);
-                own.map(|r| escape(&r.reply))
-            };
-            let reply = |class: &str, when: &str, text: &str| {
-                format!("<div class=\"said {class}\"><small>{when}</small><p>{text}</p></div>")
-            };
-            let before = self.history.evaluation(0).filter(|_| last.step > 0).and_then(reply_at);
-            let before = before.map_or(String::new(), |text| reply("", "before training", &text));
-            let after_text = reply("after", &format!("after step {}", last.step), &escape(&after.reply));
-            let others = self.history.evaluations().filter(|e| e.step > 0 && e.step != last.step);
-            let between: String = others
-                .filter_map(|e| Some(format!("<small>step {}</small><p>{}</p>", e.step, reply_at(e)?)))
-                .collect();
-            let between = match between.is_empty() {
-                true => String::new(),
-                false => format!(
-                    "<details><summary>During training</summary><div class=between>{between}</div></details>"
-                ),
-            };
-            let prompt = escape(&after.prompt);
-            let _ = write!(
-                cards,
-                "<article class=\"card reply\" id=reply{i}><h3>{prompt}</h3><div>{before}{after_text}</div>{between}</article>"
-            );
-        }
-        format!("<h2>Replies</h2>\n<div class=replies>{cards}</div>\n")
     }
 
     fn sources(&self) -> String {

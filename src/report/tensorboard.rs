@@ -3,7 +3,7 @@
 //! Must match tensorflow's `core/lib/io/record_writer.cc` (frames, masked CRC-32C), `core/util/event.proto` and
 //! `core/framework/summary.proto`.
 
-use crate::run::metrics::{Evaluation, MetricsEvent, Scores, StepMetrics};
+use crate::run::metrics::{Effects, Evaluation, MetricsEvent, Scores, StepMetrics};
 
 /// Name of the file. TensorBoard recognizes the prefix.
 pub const FILE: &str = "events.out.tfevents.rullama-train";
@@ -21,6 +21,7 @@ pub fn records(event: &MetricsEvent, time: f64, tokens_per_second: Option<f64>) 
     match event {
         MetricsEvent::Step(step) => of_step(step, time, tokens_per_second),
         MetricsEvent::Evaluation(evaluation) => of_evaluation(evaluation, time),
+        MetricsEvent::Effects(effects) => of_effects(effects, time),
         MetricsEvent::Notice(notice) => {
             summary(notice.step, time, &[("notices".into(), Content::Text(&notice.notice))])
         }
@@ -43,6 +44,16 @@ fn of_step(step: &StepMetrics, time: f64, tokens_per_second: Option<f64>) -> Vec
         compared.filter_map(|(name, value)| Some((format!("train/{name}"), Content::Number(value?)))),
     );
     summary(step.step, time, &values)
+}
+
+fn of_effects(effects: &Effects, time: f64) -> Vec<u8> {
+    let both = [("data", &effects.data), ("general", &effects.general)];
+    let shifts = both.into_iter().filter_map(|(name, shift)| Some((name, shift.as_ref()?)));
+    let values = shifts.flat_map(|(name, shift)| {
+        let values = [("other_word", shift.other_word), ("loss_change", shift.loss_change), ("kl", shift.kl)];
+        values.map(|(value, number)| (format!("effect/{name}/{value}"), Content::Number(number)))
+    });
+    summary(effects.step, time, &values.collect::<Vec<_>>())
 }
 
 fn of_evaluation(evaluation: &Evaluation, time: f64) -> Vec<u8> {
@@ -196,7 +207,7 @@ mod tests {
     fn unknown_values_are_omitted() {
         let none = Evaluation { step: 3, ..Evaluation::default() };
         assert!(records(&MetricsEvent::Evaluation(none.clone()), 0.0, None).is_empty());
-        let reply = SampleReply { prompt: "Hi?".into(), reply: "Ahoy!".into() };
+        let reply = SampleReply { prompt: "Hi?".into(), reply: "Ahoy!".into(), ending: None };
         let one = records(&MetricsEvent::Evaluation(Evaluation { replies: vec![reply], ..none }), 0.0, None);
         assert!(one.windows(16).any(|w| w == b"**Hi?**\n\nAhoy!J\x08"), "{one:?}");
         let skipped = MetricsEvent::Step(StepMetrics::skipped(2, f64::NAN, f64::NAN, 1e-4, 7));

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
 use regex::Regex;
+use serde::{Deserialize, Serialize};
 
 use super::{Data, DriveError, OpenBase, RunError};
 use crate::adapter::lora::Adapter;
@@ -13,6 +14,7 @@ use crate::gpu::Gpu;
 use crate::model::Model;
 use crate::model::decode::{Lengths, Workspace};
 use crate::recipe::{Eval, Metric, Recipe};
+use crate::talk::ending::Ending;
 use crate::talk::generate::{CHUNK, Generator, Options};
 use crate::talk::metrics::{Question, json};
 use crate::talk::sampling::Sampling;
@@ -86,12 +88,22 @@ pub fn with_answer(recipe: &Recipe, questions: &[Question]) -> usize {
     questions.iter().map(|q| q.prompt.len() + recipe.eval.max_new_tokens).max().unwrap_or(0)
 }
 
+/// A generated answer.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Answer {
+    /// The text.
+    pub text: String,
+    /// Its fault, if it does not end as it should.
+    pub ending: Option<Ending>,
+}
+
 /// Mean of each metric of `eval` over `answers` to `questions`, in their order.
-pub fn scores(eval: &Eval, questions: &[Question], answers: &[String]) -> BTreeMap<Metric, f64> {
+pub fn scores(eval: &Eval, questions: &[Question], answers: &[Answer]) -> BTreeMap<Metric, f64> {
     let pattern = eval.regex.as_deref().map(|p| Regex::new(p).expect("checked with the recipe"));
     let mean = |&metric: &Metric| {
         let each = questions.iter().zip(answers);
-        let sum: f64 = each.map(|(q, answer)| metric.score(answer, &q.reference, pattern.as_ref())).sum();
+        let sum: f64 =
+            each.map(|(q, answer)| metric.score(&answer.text, &q.reference, pattern.as_ref())).sum();
         (metric, sum / answers.len().max(1) as f64)
     };
     eval.metrics.iter().map(mean).collect()
@@ -107,7 +119,7 @@ pub async fn generate<E: From<DriveError>>(
     prompts: &[&[u32]],
     max_new_tokens: usize,
     mut before: impl FnMut(usize) -> Result<bool, E>,
-) -> Result<Option<Vec<String>>, E> {
+) -> Result<Option<Vec<Answer>>, E> {
     let Some(longest) = prompts.iter().map(|prompt| prompt.len()).max() else { return Ok(Some(Vec::new())) };
     let lengths = Lengths { context: longest + max_new_tokens, chunk: CHUNK };
     let workspace = Workspace::stream(gpu, model, lengths, adapter.rank).await;
@@ -123,7 +135,9 @@ pub async fn generate<E: From<DriveError>>(
         // Not even by rounding may an answer depend on what is cached.
         generator.reset();
         let reply = generator.reply(prompt, &options, |_| ControlFlow::Continue(())).await;
-        answers.push(reply.map_err(DriveError::from)?.text);
+        let reply = reply.map_err(DriveError::from)?;
+        let ending = Ending::of(&reply);
+        answers.push(Answer { text: reply.text, ending });
     }
     Ok(Some(answers))
 }

@@ -155,8 +155,7 @@ impl Run<'_> {
         warnings.extend(self.displacement.step(&metrics.preference));
         host.on_event(self, RunEvent::Step { metrics: &metrics, timing: &timing })?;
         for warning in warnings {
-            let notice = self.notice(warning);
-            host.on_event(self, RunEvent::Notice(&notice))?;
+            self.warn(warning, host)?;
         }
         self.check_divergence().map_err(DriveError::from)?;
         Ok(())
@@ -172,6 +171,12 @@ impl Run<'_> {
         }
     }
 
+    /// Adds a warning after the last step, and tells the host.
+    pub(super) fn warn<H: Host>(&mut self, warning: String, host: &mut H) -> Result<(), H::Error> {
+        let notice = self.notice(warning);
+        host.on_event(self, RunEvent::Notice(&notice))
+    }
+
     fn may_skip(&self) -> bool {
         self.history.skipped < self.recipe.train.max_skipped_steps
     }
@@ -182,18 +187,19 @@ impl Run<'_> {
         if let (Some(before), Some(after)) = (self.eval_loss(0), self.eval_loss(adapter_of_step))
             && after >= before
         {
-            let notice = self.notice(format!(
-                "the validation loss did not fall: {before:.4} before training, {after:.4} after it"
-            ));
-            host.on_event(self, RunEvent::Notice(&notice))?;
+            let warning =
+                format!("the validation loss did not fall: {before:.4} before training, {after:.4} after it");
+            self.warn(warning, host)?;
         }
         let Some(dir) = host.output().map(Path::to_owned) else {
+            self.measure_effects(adapter_of_step, &adapter, None, host).await?;
             return Ok(Outcome::Finished(Finished { early, adapter_of_step, adapter, written: None }));
         };
         let of = self.recipe.output.export.len();
         host.on_event(self, RunEvent::Progress { phase: Phase::Export, done: 0, of })?;
         match self.export(&dir, &adapter).await {
             Ok(written) => {
+                self.measure_effects(adapter_of_step, &adapter, Some(written.effect), host).await?;
                 let written = Some(written);
                 Ok(Outcome::Finished(Finished { early, adapter_of_step, adapter, written }))
             }

@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use super::answers::Answer;
 use super::compared::Compared;
-use super::metrics::{Evaluation, MetricsEvent, SampleReply, SourceScores};
+use super::metrics::{Evaluation, MetricsEvent, SampleReply, SourceScores, new_loops};
 use super::{DriveError, Host, Phase, Run, RunEvent, answers};
 use crate::adapter::lora::Adapter;
 use crate::recipe::Metric;
+use crate::talk::ending::Ending;
 use crate::train::objective::{Score, Tally};
 use crate::train::{LossTotals, TrainError};
 
@@ -27,10 +29,29 @@ impl Run<'_> {
         let Some(metrics) = self.metrics(host).await? else { return Ok(false) };
         evaluation.metric_samples = if metrics.is_empty() { 0 } else { self.prepared.questions.len() };
         evaluation.metrics = metrics;
+        let loops = self.new_loops(&evaluation.replies);
         self.history.push(MetricsEvent::Evaluation(evaluation.clone()));
         let is_best = self.update_best().await?;
         host.on_event(self, RunEvent::Evaluation { evaluation: &evaluation, is_best })?;
+        loops.into_iter().try_for_each(|warning| self.warn(warning, host))?;
         Ok(true)
+    }
+
+    /// A warning if replies repeat themselves that did not before training. It is told once for a prompt.
+    fn new_loops(&self, replies: &[SampleReply]) -> Option<String> {
+        let first = self.history.evaluation(0)?;
+        let told = |prompt: &str| {
+            let others = self.history.evaluations().filter(|e| e.step > 0);
+            others.flat_map(|e| &e.replies).any(|r| r.prompt == prompt && r.ending == Some(Ending::Loop))
+        };
+        let mut prompts = new_loops(&first.replies, replies);
+        prompts.retain(|prompt| !told(prompt));
+        (!prompts.is_empty()).then(|| {
+            format!(
+                "the reply to {} now repeats itself, which it did not before training: lower train.learning_rate, or train less",
+                quoted(&prompts)
+            )
+        })
     }
 
     /// Scores the validation samples. `None` if the user asked to stop. Fails if a hidden state overflows.
@@ -92,7 +113,7 @@ impl Run<'_> {
         let prompts: Vec<&[u32]> = self.prepared.prompts.iter().map(|(_, ids)| &ids[..]).collect();
         let Some(replies) = self.answers(&prompts, Phase::Replies, host).await? else { return Ok(None) };
         let texts = self.prepared.prompts.iter().map(|(text, _)| text.clone());
-        Ok(Some(texts.zip(replies).map(|(prompt, reply)| SampleReply { prompt, reply }).collect()))
+        Ok(Some(texts.zip(replies).map(|(prompt, answer)| SampleReply::new(prompt, answer)).collect()))
     }
 
     /// Generates answers and returns the value of each of `eval.metrics`. `None` if the user asked to stop.
@@ -108,7 +129,7 @@ impl Run<'_> {
         prompts: &[&[u32]],
         phase: Phase,
         host: &mut H,
-    ) -> Result<Option<Vec<String>>, H::Error> {
+    ) -> Result<Option<Vec<Answer>>, H::Error> {
         if prompts.is_empty() {
             return Ok(Some(Vec::new()));
         }
@@ -136,10 +157,10 @@ impl Run<'_> {
         if size == 1 {
             return Ok(generated);
         }
-        let bytes = serde_json::to_vec(&generated).expect("a list of texts");
+        let bytes = serde_json::to_vec(&generated).expect("a list of answers");
         let all = ranks.gather(&bytes).map_err(DriveError::from)?;
         let parse = |bytes: &Vec<u8>| serde_json::from_slice(bytes).expect("what another rank has written");
-        let parsed: Vec<Option<Vec<String>>> = all.iter().map(parse).collect();
+        let parsed: Vec<Option<Vec<Answer>>> = all.iter().map(parse).collect();
         let Some(parsed) = parsed.into_iter().collect::<Option<Vec<_>>>() else { return Ok(None) };
         Ok(Some((0..of).map(|i| parsed[i % size][i / size].clone()).collect()))
     }
@@ -169,4 +190,9 @@ impl Run<'_> {
     pub(super) fn eval_loss(&self, step: usize) -> Option<f64> {
         Some(self.history.evaluation(step)?.scores?.eval_loss)
     }
+}
+
+/// Prompts in quotation marks.
+pub(super) fn quoted(prompts: &[&str]) -> String {
+    prompts.iter().map(|prompt| format!("{prompt:?}")).collect::<Vec<_>>().join(" and ")
 }

@@ -114,6 +114,7 @@ impl<P: FnMut(Progress)> Host for Silent<P> {
 fn steps_only(recipe: &Recipe) -> Recipe {
     let mut recipe = recipe.clone();
     recipe.eval.samples = Vec::new();
+    recipe.eval.general = false;
     recipe.eval.keep_best = false;
     recipe.eval.early_stopping_patience = 0;
     recipe.output.export = Vec::new();

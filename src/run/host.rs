@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::checkpoint::Checkpoint;
-use super::metrics::{Evaluation, RunNotice, StepMetrics, Timing};
+use super::metrics::{Effects, Evaluation, RunNotice, StepMetrics, Timing};
 use super::{DriveError, Run};
 
 use crate::adapter::lora::Adapter;
@@ -69,6 +69,13 @@ pub enum RunEvent<'e> {
         /// Whether it is the best evaluation so far.
         is_best: bool,
     },
+    /// The effects of the trained adapter were measured.
+    Effects {
+        /// The changes.
+        effects: &'e Effects,
+        /// How long measuring took.
+        seconds: f64,
+    },
     /// A warning about the run.
     Notice(&'e RunNotice),
     /// A phase other than the steps makes progress.
@@ -97,6 +104,8 @@ pub enum Phase {
     Replies,
     /// Generating answers for `eval.metrics`.
     Answers,
+    /// Asking general questions.
+    General,
     /// Writing the exports and comparing them with the adapter in memory.
     Export,
 }

@@ -10,6 +10,7 @@ mod compared;
 mod data;
 pub mod draft;
 mod drive;
+mod effects;
 mod error;
 mod evaluate;
 pub mod finetune;
@@ -22,6 +23,7 @@ pub mod metrics;
 #[cfg(feature = "native")]
 pub mod ollama;
 mod open;
+pub mod pace;
 mod prepare;
 pub mod range_test;
 pub mod reference;
@@ -29,6 +31,7 @@ mod settings;
 mod state;
 mod status;
 mod steps;
+mod verdict;
 pub mod wording;
 
 pub use advice::lower_rate;
@@ -36,6 +39,7 @@ pub use compare::Comparing;
 pub use compared::Compared;
 pub use data::{Data, SourceFile, ValidationFile, template};
 pub use drive::REFUSED;
+pub use effects::GENERAL;
 pub use error::{DriveError, RunError};
 pub use fit::{fitted, row_notice};
 pub use host::{Asked, Finished, Host, Outcome, Phase, RunEvent};
@@ -50,3 +54,4 @@ pub use settings::{
 pub use state::Run;
 pub use status::Status;
 pub use steps::{Steps, capacity, largest, row_limit};
+pub use verdict::verdict;

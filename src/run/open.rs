@@ -6,6 +6,7 @@ use crate::data::template::{BuiltIn, Conversation, Message, Role, Template, Temp
 use crate::data::tokenizer::Tokenizer;
 use crate::families;
 use crate::recipe::{Recipe, Switch, Template as Setting};
+use crate::verify::HeldOut;
 
 /// An open base with its tokenizer and chat template.
 pub struct OpenBase {
@@ -96,6 +97,12 @@ impl OpenBase {
             )));
         }
         Ok(OpenBase { base, tokenizer, layout, template, fingerprint })
+    }
+
+    /// A few everyday questions with answers, in the run's chat template, in pieces of at most `longest` tokens.
+    pub fn questions(&self, longest: usize) -> HeldOut {
+        let vocab = self.base.config().vocab;
+        HeldOut::built_in(&self.tokenizer, (&self.template, self.layout), longest, vocab)
     }
 
     /// Renders a user's message as a prompt for a reply, as token ids.

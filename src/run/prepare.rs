@@ -18,6 +18,8 @@ pub struct PreparedRun {
     pub steps: Steps,
     /// The prompts of `eval.samples`, as text and as token ids.
     pub prompts: Vec<(String, Vec<u32>)>,
+    /// General questions that are answered after the last step, as text and as token ids.
+    pub general: Vec<(String, Vec<u32>)>,
     /// The questions of `eval.metrics`.
     pub questions: Vec<Question>,
     /// The capacity that the trainer needs.
@@ -56,11 +58,18 @@ impl PreparedRun {
                 base.base.name()
             )));
         }
-        let reply = longest.max(with_answer(recipe, &questions));
+        let general = super::effects::questions(recipe, base);
+        let of_general = general.iter().map(|(_, ids)| ids.len() + super::effects::longest(recipe));
+        let reply = of_general.chain([longest, with_answer(recipe, &questions)]).max().unwrap_or(0);
         let capacity = Capacity { reply, ..capacity(&steps, &data.train, &validation) };
         let positions = reply.max(recipe.data.row());
         let advice = super::advice::advice(recipe, &base.base, &data, &steps);
-        Ok(PreparedRun { data, validation, steps, prompts, questions, capacity, positions, advice })
+        Ok(PreparedRun { data, validation, steps, prompts, general, questions, capacity, positions, advice })
+    }
+
+    /// Number of replies and answers of an evaluation.
+    pub fn replies(&self) -> usize {
+        self.prompts.len() + self.questions.len()
     }
 
     /// Digests of base and samples, and of the adapter `initial` if it is the reference.

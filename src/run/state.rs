@@ -159,11 +159,10 @@ impl<'a> Run<'a> {
     /// on the validation samples, or on a built-in text if there are none. Fails as [`verify::write_verified_by`].
     pub(super) async fn export(&mut self, dir: &Path, adapter: &Adapter) -> Result<Written, verify::Error> {
         let vocab = self.base.base.config().vocab;
-        let longest = self.trainer.capacity().tokens;
+        let longest = self.longest_question();
         let batches = self.prepared.validation.iter().flat_map(|file| file.batches.iter().cloned());
-        let held_out = HeldOut::of_batches(batches, vocab).unwrap_or_else(|NoTokens| {
-            HeldOut::built_in(&self.base.tokenizer, self.base.layout, longest, vocab)
-        });
+        let held_out =
+            HeldOut::of_batches(batches, vocab).unwrap_or_else(|NoTokens| self.base.questions(longest));
         let fingerprint = self.base.fingerprint.to_string();
         let options = write_options(self.recipe, &fingerprint);
         let formats = &self.recipe.output.export;

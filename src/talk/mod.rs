@@ -1,6 +1,7 @@
-//! Generating text: sampling, log-probabilities, generation, and conversations.
+//! Generating text: sampling, log-probabilities, generation, faults of replies, and conversations.
 
 pub mod conversation;
+pub mod ending;
 pub mod generate;
 pub mod metrics;
 pub mod refusal;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{Effect, HeldOut, logits_of};
+use super::{Effect, HeldOut, Logits, logits_of};
 use crate::adapter::lora::Adapter;
 use crate::adapter::{Error, Format};
 use crate::gpu::{GpuError, Tier};
@@ -78,6 +78,30 @@ fn precision(format: Format) -> f64 {
     }
 }
 
+/// The logits of the trainer's base with `adapter`, and of the base alone. Afterwards the trainer holds an adapter without effect.
+async fn with_and_without(
+    trainer: &mut Trainer<'_>,
+    adapter: &Adapter,
+    held_out: &HeldOut,
+) -> Result<[Logits; 2], GpuError> {
+    trainer.set_adapter(adapter);
+    let adapted = logits_of(trainer, held_out).await?;
+    let mut nothing = adapter.clone();
+    nothing.pairs.values_mut().for_each(|pair| pair.b.fill(0.0));
+    trainer.set_adapter(&nothing);
+    Ok([adapted, logits_of(trainer, held_out).await?])
+}
+
+/// The effect of `adapter`, which has the slots and the rank of the trainer's, on its base. Afterwards the trainer holds an adapter without effect.
+pub async fn effect_of(
+    trainer: &mut Trainer<'_>,
+    adapter: &Adapter,
+    held_out: &HeldOut,
+) -> Result<Effect, GpuError> {
+    let [adapted, alone] = with_and_without(trainer, adapter, held_out).await?;
+    Ok(Effect::between(&alone, &adapted))
+}
+
 /// Runs the trainer's base with `adapter`, alone, and with each adapter in `read`, and compares the logits.
 ///
 /// All adapters have the slots and the rank of the trainer's adapter. Afterwards the trainer holds an unspecified one of them.
@@ -87,12 +111,7 @@ pub async fn verify(
     read: &[(Format, Adapter)],
     held_out: &HeldOut,
 ) -> Result<Verification, GpuError> {
-    trainer.set_adapter(adapter);
-    let adapted = logits_of(trainer, held_out).await?;
-    let mut nothing = adapter.clone();
-    nothing.pairs.values_mut().for_each(|pair| pair.b.fill(0.0));
-    trainer.set_adapter(&nothing);
-    let alone = logits_of(trainer, held_out).await?;
+    let [adapted, alone] = with_and_without(trainer, adapter, held_out).await?;
     let effect = Effect::between(&alone, &adapted);
     let change = adapted.distance(&alone);
     let norm = adapted.norm();

@@ -13,11 +13,11 @@ mod write;
 use crate::adapter;
 use crate::gpu::GpuError;
 
-pub use check::{Fidelity, Verification, verify};
+pub use check::{Fidelity, Verification, effect_of, verify};
 pub use divergence::{Divergence, Effect};
 pub use logits::{Logits, logits, logits_of};
 pub use merge::{MergeCheck, compare_merged};
-pub use text::{HeldOut, NoTokens};
+pub use text::{BUILT_IN, HeldOut, NoTokens};
 pub use write::{Exported, Written, write_verified, write_verified_by};
 
 /// Why nothing could be verified and written.

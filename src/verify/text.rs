@@ -9,8 +9,8 @@ use crate::train::Capacity;
 const MAX_LOGITS: usize = 1 << 27;
 /// More tokens do not improve a comparison.
 const MAX_TOKENS: usize = 1024;
-/// Everyday questions and answers, for adapters without validation samples.
-const BUILT_IN: [[&str; 2]; 8] = [
+/// Everyday questions and answers, which no recipe's data is about.
+pub const BUILT_IN: [[&str; 2]; 8] = [
     ["What is the capital of France?", "The capital of France is Paris."],
     ["How much is 12 plus 30?", "12 plus 30 is 42."],
     ["Write one sentence about the sea.", "The sea was calm, and the boats lay still in the harbour."],
@@ -25,6 +25,40 @@ const BUILT_IN: [[&str; 2]; 8] = [
 #[derive(Clone, Debug, PartialEq)]
 pub struct HeldOut {
     batches: Vec<MicroBatch>,
+}
+
+/// The built-in questions and answers in pieces of at most `longest` tokens; `None` if the template cannot write them.
+fn samples(tokenizer: &Tokenizer, template: &Template, longest: usize) -> Option<Vec<Sample>> {
+    let mut samples = Vec::new();
+    for texts in BUILT_IN {
+        let messages = [Role::User, Role::Assistant].into_iter().zip(texts);
+        let messages = messages.map(|(role, text)| Message::new(role, text)).collect();
+        let rendered = template.render(tokenizer, &Conversation::new(messages), TrainOn::Assistant).ok()?;
+        let pieces = rendered.ids.chunks(longest).zip(rendered.labels.chunks(longest));
+        samples.extend(pieces.map(|(ids, labels)| Sample {
+            ids: ids.into(),
+            labels: labels.into(),
+            origin: "the built-in text".into(),
+            side: Default::default(),
+        }));
+    }
+    Some(samples)
+}
+
+/// Samples end to end in micro-batches of at most `most` tokens: few passes, whose samples do not see each other.
+fn packed(samples: &[Sample], most: usize) -> Vec<MicroBatch> {
+    let mut rows: Vec<(usize, Vec<&Sample>)> = Vec::new();
+    for sample in samples {
+        let length = sample.ids.len();
+        match rows.last_mut() {
+            Some((used, row)) if *used + length <= most => {
+                *used += length;
+                row.push(sample);
+            }
+            _ => rows.push((length, vec![sample])),
+        }
+    }
+    rows.into_iter().map(|(_, row)| MicroBatch::pack(row)).collect()
 }
 
 /// The samples have no loss token.
@@ -57,30 +91,21 @@ impl HeldOut {
         if kept.is_empty() { Err(NoTokens) } else { Ok(HeldOut { batches: kept }) }
     }
 
-    /// Takes a few everyday questions and answers in the built-in chat template, in pieces of at most `longest` tokens.
+    /// Takes a few everyday questions and answers in `template`, or in `layout` where that cannot write them, in pieces of at most `longest`
+    /// tokens.
     pub fn built_in(
         tokenizer: &Tokenizer,
-        layout: &'static BuiltIn,
+        (template, layout): (&Template, &'static BuiltIn),
         longest: usize,
         vocab: usize,
     ) -> HeldOut {
-        let mut samples = Vec::new();
-        for texts in BUILT_IN {
-            let messages = [Role::User, Role::Assistant].into_iter().zip(texts);
-            let messages = messages.map(|(role, text)| Message::new(role, text)).collect();
-            let template = Template::BuiltIn(layout);
-            let conversation = Conversation::new(messages);
-            let rendered = template.render(tokenizer, &conversation, TrainOn::Assistant);
-            let rendered = rendered.expect("plain questions and answers can be rendered");
-            let pieces = rendered.ids.chunks(longest.max(2)).zip(rendered.labels.chunks(longest.max(2)));
-            samples.extend(pieces.map(|(ids, labels)| Sample {
-                ids: ids.into(),
-                labels: labels.into(),
-                origin: "the built-in text".into(),
-                side: Default::default(),
-            }));
-        }
-        HeldOut::of_samples(&samples, vocab).expect("answers have loss tokens")
+        let longest = longest.max(2);
+        let own = samples(tokenizer, template, longest);
+        let usable = own.filter(|samples| samples.iter().any(|sample| sample.loss_tokens() > 0));
+        let samples = usable.unwrap_or_else(|| {
+            samples(tokenizer, &Template::BuiltIn(layout), longest).expect("plain questions can be rendered")
+        });
+        HeldOut::of_batches(packed(&samples, longest), vocab).expect("answers have loss tokens")
     }
 
     /// The micro-batches. Logits are compared at their loss rows.
@@ -137,16 +162,12 @@ mod tests {
     fn the_built_in_text_fits_any_length() {
         let base = Base::tiny().expect("part of the program");
         let tokenizer = Tokenizer::from_gguf(base.gguf()).expect("it has one");
+        let layout = crate::families::template(base.config());
         let of = |longest| {
-            HeldOut::built_in(
-                &tokenizer,
-                crate::families::template(base.config()),
-                longest,
-                base.config().vocab,
-            )
+            HeldOut::built_in(&tokenizer, (&Template::BuiltIn(layout), layout), longest, base.config().vocab)
         };
         let whole = of(1000);
-        assert_eq!(whole.batches().len(), BUILT_IN.len());
+        assert_eq!(whole.batches().len(), 1, "all in one pass");
         assert!(whole.tokens() > 100, "{} tokens", whole.tokens());
         for longest in [1, 2, 7, 30] {
             let most = of(longest).capacity().tokens;

@@ -38,14 +38,20 @@ pub fn check(place: Place) {
             && wide.contains(" matrices (the smallest is "),
         "{wide}"
     );
-    assert!(!text.contains("\ntime "), "steps are not timed with a software renderer\n{text}");
+    for line in [
+        "\ntime       not measured with a software renderer; --measure 1 times a step and an evaluation\n",
+        "\nrate       1e-2 was not tried on these samples; `rullama-train check recipe.toml --lr` proposes a rate\n",
+    ] {
+        assert!(text.contains(line), "expected {line:?} in\n{text}");
+    }
     assert!(before == place.contents(), "check left {:?}", place.contents().keys());
     let text = place.run(&["check", "recipe.toml", "--measure", "5"]);
     let time =
         text.lines().find(|line| line.starts_with("time       about ")).unwrap_or_else(|| panic!("{text}"));
     assert!(
-        time.contains(" for 2 steps with ")
-            && time.contains(" tokens/s, measured over 1 step after a warm-up step), "),
+        time.contains(" for 2 steps, and ")
+            && time.contains(" for 2 evaluations; ")
+            && time.ends_with(" tokens/s (measured over 1 step after a warm-up step)"),
         "{time}"
     );
     assert!(before == place.contents(), "check left {:?}", place.contents().keys());

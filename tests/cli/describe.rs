@@ -41,6 +41,7 @@ pub fn init(place: Place) {
             "notice     4 samples are few: …",
             "written    mine.toml",
             "next       rullama-train check mine.toml",
+            "           rullama-train check mine.toml --lr",
             "           rullama-train mine.toml",
             "           rullama-train chat tiny --adapter runs/mine --compare",
         ],
@@ -127,7 +128,7 @@ pub fn init(place: Place) {
             "val_size = 0.05 …",
             "max_seq_len = 1024 …",
             "overlong = \"drop\"   …# skips longer ones (1 sample); …",
-            "samples = [\"…\", \"…\", \"…\"] …",
+            "samples = [\"…\"…] …",
         ],
     );
     // Most samples are too long for the base.
@@ -150,9 +151,10 @@ pub fn init(place: Place) {
         &[
             "read       faq.csv: table, 60 prompt_completion",
             "notice     faq.csv: \"question\" and \"answer\" are read as prompt and completion (60 samples)",
-            "proposal   … steps (… epochs of 60 samples) at a learning rate of 2e-4: a style takes about 60 steps at 2e-4; halve the \
-             rate if the validation loss rises",
+            "proposal   … steps (… epochs of 60 samples) at a learning rate of 6e-4: a style takes about 60 steps, and small bases a \
+             higher rate than 2e-4; halve it if the validation loss rises",
             "next       rullama-train check \"Cat faq.toml\"",
+            "           rullama-train check \"Cat faq.toml\" --lr",
             "           rullama-train \"Cat faq.toml\"",
             "           rullama-train merge \"runs/Cat faq\" --base gemma4:e2b --ollama cat-faq",
             "           ollama run cat-faq",
@@ -170,7 +172,7 @@ pub fn init(place: Place) {
         &[
             "#   rullama-train merge \"runs/Cat faq\" --base gemma4:e2b --ollama cat-faq …# puts the result into Ollama",
             "learning_rate = 2e-4 …",
-            "samples = [\"What is … plus 1?\", \"What is … plus 1?\", \"What is … plus 1?\"] …",
+            "samples = [\"What is … plus 1?\"…] …",
         ],
     );
 }

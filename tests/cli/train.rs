@@ -12,7 +12,11 @@ pub fn train(place: Place) {
         "step 2/2   loss ",
         "trained    2 steps in ",
         "validation loss ",
+        "\nyour data  picks another word than the base in ",
+        "\ngeneral    picks another word than the base in ",
+        "\nverdict    ",
         "  Hello!\n    before  ",
+        "  What is the capital of France? (general)\n    base    ",
         "written    run\n",
         "next       rullama-train chat tiny --adapter run --compare\n           rullama-train merge run --base tiny --ollama run\n",
     ] {
@@ -45,7 +49,11 @@ pub fn train(place: Place) {
     for key in ["loss", "grad_norm", "accuracy", "eval_loss", "eval_accuracy"] {
         assert_eq!(of("run", key), of("runs/again", key), "{key}");
     }
-    place.run(&["run/recipe.resolved.toml", "--set", "output.dir=resolved", "--set", "eval.samples=[]"]);
+    // What a run measures after its last step changes no byte of its adapter.
+    let unmeasured =
+        ["--set", "output.dir=resolved", "--set", "eval.samples=[]", "--set", "eval.general=false"];
+    let shown = place.run(&[&["run/recipe.resolved.toml"][..], &unmeasured].concat());
+    assert!(shown.contains("\nyour data  ") && !shown.contains("\ngeneral  "), "{shown}");
     for other in ["runs/again", "resolved"] {
         for file in ["adapter_config.json", "adapter_model.safetensors"] {
             assert!(

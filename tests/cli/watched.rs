@@ -94,7 +94,7 @@ pub fn voices(place: Place) {
         .map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}")))
         .collect();
     let events: Vec<&str> = lines.iter().filter_map(|l| l["event"].as_str()).collect();
-    let expected = "start evaluation step checkpoint step evaluation checkpoint finished";
+    let expected = "start evaluation step checkpoint step evaluation checkpoint effects finished";
     assert_eq!(events.join(" "), expected);
     let step = &lines[4];
     assert_eq!((step["step"].as_u64(), step["steps"].as_u64()), (Some(2), Some(2)));
@@ -111,7 +111,23 @@ pub fn voices(place: Place) {
     }
     assert_eq!(number(step, "loss"), place.metrics("run", "loss")[1]);
     assert_eq!(lines[1]["replies"][0]["prompt"], "Hello!");
-    assert_eq!(number(&lines[7], "eval_loss"), place.metrics("run", "eval_loss")[1]);
+    assert_eq!(number(&lines[8], "eval_loss"), place.metrics("run", "eval_loss")[1]);
+    let run: Json = serde_json::from_slice(&place.read("run/run.json")).expect("JSON");
+    for effects in [&lines[7], &lines[8]["effects"], &run["effects"]] {
+        for text in ["data", "general"] {
+            let found = &effects[text];
+            assert!(number(found, "places") > 0.0 && number(found, "kl") > 0.0, "{text} in {effects}");
+            assert!(
+                number(found, "other_word") <= 1.0 && number(found, "loss_change").is_finite(),
+                "{text} in {effects}"
+            );
+        }
+        assert_eq!(effects["general"]["on"], "8 built-in questions");
+        let prompts: Vec<_> =
+            effects["replies"].as_array().expect("a list").iter().map(|r| r["prompt"].as_str()).collect();
+        assert_eq!(prompts.len(), 3, "{effects}");
+        assert_eq!(prompts[0], Some("What is the capital of France?"));
+    }
     place.refused(&["recipe.toml", "--set", "lora.rank=0", "--json"], "--set lora.rank=0: lora.rank = 0: …");
 }
 
@@ -125,6 +141,10 @@ pub fn report(place: Place) {
         "<svg",
         "prefers-color-scheme: dark",
         "Words changed",
+        "General questions</dt>",
+        "class=\"card verdict\"",
+        "<h3>What is the capital of France? <span class=note>general</span></h3>",
+        "<h2>Your data and general questions</h2>",
         "rullama-train chat tiny --adapter run --compare",
         "&lt;script&gt;alert(1)&lt;/script&gt; &amp; more",
     ] {

@@ -103,6 +103,7 @@ impl Host for Recorder {
                 format!("step {}{}", metrics.step, if metrics.skipped { " skipped" } else { "" })
             }
             RunEvent::Evaluation { evaluation, .. } => format!("evaluation {}", evaluation.step),
+            RunEvent::Effects { effects, .. } => format!("effects {}", effects.step),
             RunEvent::Notice(_) => "notice".into(),
             RunEvent::Progress { phase, .. } => format!("{phase:?}"),
             RunEvent::Ended(_) => format!("ended {}", run.step),
@@ -155,6 +156,7 @@ pub fn events(gpu: &Gpu) -> Result<(), Failed> {
         "evaluation 4",
         "checkpoint 4",
         "Export",
+        "effects 4",
         "ended 4",
     ];
     check_calls(&host, &expected)?;

@@ -25,6 +25,10 @@ impl Recipe<'_> {
                 format!("rullama-train check {name}"),
                 "prepares everything: lengths, memory, a sample with its loss tokens",
             ),
+            (
+                format!("rullama-train check {name} --lr"),
+                "tries learning rates, in up to 60 steps, and proposes one",
+            ),
             (format!("rullama-train {name}"), "trains; the same command resumes a run that was stopped"),
         ];
         if ollama {

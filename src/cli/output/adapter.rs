@@ -1,6 +1,7 @@
 //! Adapters: their paths, their effect, and the results of an export.
 
 use rullama_train::adapter::AdapterPath;
+use rullama_train::run::metrics::{Effects, Shift};
 use rullama_train::verify::{Divergence, Effect, Exported, Fidelity, Written};
 use rullama_train::words;
 use serde_json::{Value, json};
@@ -16,6 +17,11 @@ pub fn adapters(paths: &[AdapterPath]) -> String {
 /// first failure after printing the rest.
 pub fn written(written: Written, text: &str) -> anyhow::Result<()> {
     line("effect", effect(&written.effect, text));
+    exported(written)
+}
+
+/// Prints one line per exported format. Returns the first failure after printing the rest.
+pub fn exported(written: Written) -> anyhow::Result<()> {
     let mut failed = None;
     for (format, result) in written.formats {
         match result {
@@ -27,6 +33,28 @@ pub fn written(written: Written, text: &str) -> anyhow::Result<()> {
         }
     }
     failed.map_or(Ok(()), |error| Err(error.into()))
+}
+
+/// Prints what a trained adapter changes on the data and, beside it, on general questions, which took `seconds` to measure.
+pub fn effects(effects: &Effects, seconds: Option<f64>) {
+    if let Some(data) = &effects.data {
+        line("your data", shift(data));
+    }
+    if let Some(general) = &effects.general {
+        let took = seconds.map_or(String::new(), |seconds| format!("; measured in {seconds:.1} s"));
+        line("general", shift(general) + &took);
+    }
+}
+
+/// A change in one line: `picks another word than the base in 43 % of 736 places (…), KL divergence 0.9; lowers the loss there by 1.2`.
+fn shift(shift: &Shift) -> String {
+    let Shift { on, places, other_word, loss_change, kl } = shift;
+    let verb = if *loss_change > 0.0 { "raises" } else { "lowers" };
+    let [share, kl, by] = [100.0 * other_word, *kl, loss_change.abs()].map(words::short);
+    let places = count(*places, "place");
+    format!(
+        "picks another word than the base in {share} % of {places} ({on}), KL divergence {kl}; {verb} the loss there by {by}"
+    )
 }
 
 /// The effect of an adapter on its base: `picks another word than the base in 43 % of 736 places (…)`.

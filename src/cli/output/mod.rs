@@ -14,7 +14,7 @@ use std::time::Duration;
 use rullama_train::words;
 pub use rullama_train::words::bytes;
 
-pub use adapter::{adapters, effect, effect_json, places, written};
+pub use adapter::{adapters, effect, effect_json, effects, exported, places, written};
 pub use device::{device, offloaded, plan};
 pub use preference::preference;
 pub use progress::Progress;

@@ -57,7 +57,7 @@ impl Progress {
             return Progress { bar: progress.bar.clone().with_message(name), ..progress };
         }
         let template = match length {
-            0 => "{spinner:.cyan}          {wide_msg}",
+            0 => "{spinner:.cyan}          {msg}  {elapsed}",
             _ => "{msg:<10} {bar:20.cyan/black.bright}  {pos}/{len}  {left}",
         };
         let bar = ProgressBar::new(length as u64).with_style(style(template)).with_message(name);
@@ -95,17 +95,23 @@ impl Progress {
 
 /// Prints what takes long, until the sender is gone.
 fn print(received: &Receiver<(String, Stage)>) {
-    let (mut text, mut due) = (String::new(), Instant::now() + AFTER);
+    let (mut text, mut began) = (String::new(), Instant::now());
+    let mut due = began + AFTER;
     loop {
         match received.recv_timeout(due.saturating_duration_since(Instant::now())) {
             Ok((new, stage)) => {
                 text = new;
                 if stage == Stage::New {
-                    due = Instant::now() + AFTER;
+                    began = Instant::now();
+                    due = began + AFTER;
                 }
             }
             Err(RecvTimeoutError::Timeout) => {
-                eprintln!("{text} …");
+                // Work that is still the same says so.
+                match began.elapsed() {
+                    elapsed if elapsed > EVERY => eprintln!("{text}, {} so far …", duration(elapsed)),
+                    _ => eprintln!("{text} …"),
+                }
                 due = Instant::now() + EVERY;
             }
             Err(RecvTimeoutError::Disconnected) => return,

@@ -111,7 +111,11 @@ impl ComparisonArgs {
         let tokenizer = Tokenizer::from_gguf(base.gguf())?;
         let max_seq_len = config.context_length.min(2048);
         let held_out = match &self.data {
-            None => HeldOut::built_in(&tokenizer, families::template(config), max_seq_len, config.vocab),
+            None => {
+                let template = run::template(&Template::Auto, base)?;
+                let templates = (&template, families::template(config));
+                HeldOut::built_in(&tokenizer, templates, max_seq_len, config.vocab)
+            }
             Some(path) => {
                 let template = run::template(&Template::Auto, base)?;
                 let options =

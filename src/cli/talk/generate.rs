@@ -10,6 +10,7 @@ use pollster::block_on;
 use rullama_train::data::tokenizer::Special;
 use rullama_train::run::OpenBase;
 use rullama_train::talk::conversation::Conversation;
+use rullama_train::talk::ending::Ending;
 use rullama_train::talk::generate::{Event, Finish, Generator};
 use rullama_train::talk::scores::MAX_TOP;
 use serde_json::json;
@@ -87,7 +88,7 @@ pub fn run(args: &GenerateArgs) -> Result<()> {
         let prompt_seconds = first.unwrap_or_default().as_secs_f64();
         let decode_seconds = started.elapsed().as_secs_f64() - prompt_seconds;
         let mut object = json!({
-            "prompt": prompt, "text": reply.text, "finish_reason": finish_reason(reply.finish),
+            "prompt": prompt, "text": reply.text, "finish_reason": finish_reason(reply.finish), "ending": Ending::of(&reply),
             "prompt_tokens": reply.prompt_tokens, "completion_tokens": reply.ids.len(), "prompt_ids": ids, "ids": reply.ids,
             "first_token_seconds": prompt_seconds,
             "tokens_per_second": reply.ids.len().saturating_sub(1) as f64 / decode_seconds.max(1e-9),

@@ -18,6 +18,7 @@ use rullama_train::model::Model;
 use rullama_train::model::decode::{Lengths, Workspace, longest_context};
 use rullama_train::recipe::Template;
 use rullama_train::run::{OpenBase, RunError, wording};
+use rullama_train::talk::ending;
 use rullama_train::talk::generate::{CHUNK, Finish, Generator, Reply};
 
 pub use args::{ModelArgs, SamplingArgs};
@@ -186,8 +187,12 @@ pub fn print_piece(piece: &str) -> ControlFlow<()> {
     }
 }
 
-/// Prints a note on stderr if a reply was cut off.
+/// Prints a note on stderr if a reply was cut off or repeats itself.
 pub fn note_if_cut(reply: &Reply, context: usize) {
+    if let Some(period) = ending::period(&reply.ids) {
+        let period = output::count(period, "token");
+        eprintln!("note: the reply repeats itself: it ends in copies of the same {period}");
+    }
     match reply.finish {
         Finish::Length => {
             eprintln!("note: the reply was cut after {} tokens (--max-tokens)", reply.ids.len());

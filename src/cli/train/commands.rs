@@ -106,6 +106,7 @@ impl Progress {
             Phase::Validation => "validation",
             Phase::Replies => "replies",
             Phase::Answers => "answers",
+            Phase::General => "general",
             Phase::Export => "export",
         }
     }

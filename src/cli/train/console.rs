@@ -6,8 +6,10 @@ use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
 use rullama_train::run::Phase;
-use rullama_train::run::metrics::{Evaluation, History, RunNotice, StepMetrics, Timing};
+use rullama_train::run::metrics::{Effects, Evaluation, History, RunNotice, StepMetrics, Timing};
+use rullama_train::run::pace::{Pace, evaluations_after};
 use rullama_train::train::objective::PreferenceMetrics;
+use rullama_train::words;
 use serde_json::{Value, json};
 
 use super::super::output;
@@ -49,8 +51,16 @@ pub struct Console {
     /// The progress bar of another phase.
     phase: Option<(Phase, Progress)>,
     steps: usize,
-    /// When this program began its first step, and how many steps were done before.
-    first: Option<(Instant, usize)>,
+    /// Steps between evaluations.
+    every: usize,
+    /// Whether evaluations have replies.
+    replies: bool,
+    /// Steps that this program has taken, and their seconds.
+    taken: (usize, f64),
+    /// When the current evaluation began.
+    evaluating: Option<Instant>,
+    /// Seconds of the last evaluation.
+    evaluation: Option<f64>,
     last_line: Instant,
     memory: u64,
     hook: Option<Hook>,
@@ -60,7 +70,25 @@ impl Console {
     /// A console for a run of `steps` steps that uses `memory` bytes of the device.
     pub fn new(mode: OutputMode, steps: usize, memory: u64) -> Console {
         let bar = ProgressBar::hidden();
-        Console { mode, bar, phase: None, steps, first: None, last_line: Instant::now(), memory, hook: None }
+        Console {
+            mode,
+            bar,
+            phase: None,
+            steps,
+            every: 0,
+            replies: false,
+            taken: (0, 0.0),
+            evaluating: None,
+            evaluation: None,
+            last_line: Instant::now(),
+            memory,
+            hook: None,
+        }
+    }
+
+    /// With evaluations every `every` steps, which have replies or not: the time that is left counts them.
+    pub fn with_evaluations(self, every: usize, replies: bool) -> Console {
+        Console { every, replies, ..self }
     }
 
     /// Also hands every event to a command.
@@ -112,6 +140,9 @@ impl Console {
 
     /// Shows the progress of a phase during the run.
     pub fn progress(&mut self, phase: Phase, done: usize, of: usize) {
+        if matches!(phase, Phase::Validation | Phase::Replies | Phase::Answers) {
+            self.evaluating.get_or_insert_with(Instant::now);
+        }
         if self.phase.as_ref().is_none_or(|(open, _)| *open != phase) {
             self.end_phase();
             let bar = match phase {
@@ -119,6 +150,7 @@ impl Console {
                 Phase::Validation => self.bar("validation", of),
                 Phase::Replies => self.bar("replies", of),
                 Phase::Answers => self.bar("answers", of),
+                Phase::General => self.bar("general questions", of),
                 Phase::Export => self.bar("comparing the exports", 0),
             };
             self.phase = Some((phase, bar));
@@ -148,7 +180,8 @@ impl Console {
 
     /// Prints a step that was taken or skipped.
     pub fn step(&mut self, step: &StepMetrics, timing: &Timing, history: &History) {
-        let left = self.left(step.step, timing.seconds);
+        self.taken = (self.taken.0 + 1, self.taken.1 + timing.seconds);
+        let left = self.left(step.step);
         self.json(|| {
             let mut object = serde_json::to_value(step).expect("plain values under text keys");
             object["event"] = "step".into();
@@ -168,20 +201,20 @@ impl Console {
             false => format!("{} % right", number(step.accuracy.map(|a| 100.0 * a), 0)),
         };
         let short = format!(
-            "loss {} · {right} · {:.0} tokens/s · lr {:.1e}",
+            "loss {} · {right} · {:.0} tokens/s · lr {}",
             number(history.smoothed, 4),
             recent_speed(&history.timing),
-            step.learning_rate,
+            words::rate(step.learning_rate),
         );
         let message = format!(
-            "loss {} (smoothed {}) · {} · lr {:.2e} · grad {} · {:.0} tokens/s",
+            "loss {} (smoothed {}) · {} · lr {} · grad {} · {:.0} tokens/s",
             number(step.loss, 4),
             number(history.smoothed, 4),
             match compares {
                 true => compared(&step.preference),
                 false => format!("accuracy {} %", number(step.accuracy.map(|a| 100.0 * a), 1)),
             },
-            step.learning_rate,
+            words::rate(step.learning_rate),
             number(step.grad_norm, 3),
             recent_speed(&history.timing),
         );
@@ -196,10 +229,34 @@ impl Console {
             output::line(&label, format_args!("{message} · {memory}{left}"));
             self.last_line = Instant::now();
         }
+        if self.taken.0 == 1 {
+            self.estimate(step.step);
+        }
+    }
+
+    /// Prints how long a run of more than a minute will take, after its first step.
+    fn estimate(&self, done: usize) {
+        let pace = self.pace(done - 1);
+        if pace.seconds() >= 60.0 {
+            self.line("time", &pace.to_string());
+        }
+    }
+
+    /// The time that the steps after `done` take, and the evaluations.
+    fn pace(&self, done: usize) -> Pace {
+        let evaluations = evaluations_after(done, self.every, self.steps);
+        let steps = self.steps - done;
+        Pace {
+            steps: (steps, steps as f64 * self.taken.1 / self.taken.0.max(1) as f64),
+            evaluations: (evaluations, self.evaluation.map(|seconds| evaluations as f64 * seconds)),
+            replies: self.replies,
+        }
     }
 
     /// Prints an evaluation. `before`: validation loss before the first step.
-    pub fn evaluation(&self, evaluation: &Evaluation, is_best: bool, before: Option<f64>) {
+    pub fn evaluation(&mut self, evaluation: &Evaluation, is_best: bool, before: Option<f64>) {
+        // One without samples and replies takes no time.
+        self.evaluation = Some(self.evaluating.take().map_or(0.0, |began| began.elapsed().as_secs_f64()));
         self.json(|| {
             let mut object = serde_json::to_value(evaluation).expect("plain values under text keys");
             object["event"] = "evaluation".into();
@@ -227,6 +284,16 @@ impl Console {
         }
     }
 
+    /// Prints the effects of the trained adapter as JSON; the summary has them as text.
+    pub fn effects(&self, effects: &Effects, seconds: f64) {
+        self.json(|| {
+            let mut object = serde_json::to_value(effects).expect("plain values under text keys");
+            object["event"] = "effects".into();
+            object["seconds"] = seconds.into();
+            object
+        });
+    }
+
     /// Prints a warning.
     pub fn notice(&self, notice: &RunNotice) {
         self.json(|| json!({ "event": "notice", "step": notice.step, "notice": notice.notice }));
@@ -247,12 +314,9 @@ impl Console {
         self.is_text() && std::io::stderr().is_terminal()
     }
 
-    /// Estimated time until the last step, evaluations included. The last step took `seconds`.
-    fn left(&mut self, done: usize, seconds: f64) -> Duration {
-        let now = Instant::now();
-        let began = now.checked_sub(Duration::from_secs_f64(seconds)).unwrap_or(now);
-        let (began, before) = *self.first.get_or_insert((began, done - 1));
-        began.elapsed().mul_f64((self.steps - done) as f64 / (done - before) as f64)
+    /// Estimated time until the end of the run, evaluations included.
+    fn left(&self, done: usize) -> Duration {
+        Duration::from_secs_f64(self.pace(done).seconds())
     }
 }
 

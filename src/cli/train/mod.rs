@@ -33,7 +33,6 @@ use super::ollama::Target;
 use super::output::{self, next};
 use super::ranks::{self, RankFacts};
 use super::recipe_args::RecipeArgs;
-use super::setup::comparison;
 use super::setup::device::Device;
 use super::setup::session::Session;
 use super::setup::timings::Timings;
@@ -200,7 +199,9 @@ fn train(invocation: &RecipeArgs, args: &TrainArgs, ranks: &Rc<Ranks>) -> Result
     let _lock = lock.map_or_else(|| lock_new(dir, &seen), Ok)?;
     clear(dir, &obsolete, replaces)?;
     let hook = recipe.log.hook.as_ref().map(|command| Hook::start(command, dir)).transpose()?;
-    let console = Console::new(mode, steps, memory).with_hook(hook);
+    let console = Console::new(mode, steps, memory)
+        .with_hook(hook)
+        .with_evaluations(recipe.eval.steps, session.prepared.replies() > 0);
     let commands = args.commands.then(Commands::listen);
     let mut terminal =
         Terminal::new(&session, &run, console, invocation, &all_ranks)?.with_commands(commands);
@@ -261,8 +262,7 @@ fn end(outcome: Outcome, recipe: &Recipe, session: &Session, mode: OutputMode) -
         }
         Outcome::Finished(Finished { written: Some(written), .. }) if mode == OutputMode::Text => {
             let exported: Vec<_> = written.formats.iter().map(|(format, _)| *format).collect();
-            let validated = !session.prepared.data.validation.is_empty();
-            output::written(written, if validated { "validation samples" } else { comparison::BUILT_IN })?;
+            output::exported(written)?;
             output::line("written", dir.display());
             output::line("report", dir.join(report::FILE).display());
             next::after_training(&recipe.model.base, &session.frozen.base, dir, &exported);

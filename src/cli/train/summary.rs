@@ -2,7 +2,9 @@
 
 use rullama_train::adapter::{self, Format};
 use rullama_train::recipe::Metric;
-use rullama_train::run::{Finished, Run};
+use rullama_train::run::metrics::History;
+use rullama_train::run::{self, Finished, Run};
+use rullama_train::talk::ending::Ending;
 use rullama_train::verify::{self, Written};
 use serde_json::{Value, json};
 
@@ -32,8 +34,8 @@ pub fn interrupted(run: &Run, console: &Console, invocation: &RecipeArgs) {
     }
 }
 
-/// Prints the results of a finished run.
-pub fn finished(run: &Run, finished: &Finished, console: &Console) {
+/// Prints the results of a finished run. `effects_seconds`: how long measuring its effects took.
+pub fn finished(run: &Run, finished: &Finished, effects_seconds: Option<f64>, console: &Console) {
     console.json(|| as_json(run, finished));
     if !console.is_text() {
         return;
@@ -75,14 +77,37 @@ pub fn finished(run: &Run, finished: &Finished, console: &Console) {
         let answers = output::count(after.metric_samples, "generated answer");
         output::line("answers", format_args!("{changes} over {answers}"));
     }
-    let replies = |step: usize| history.evaluation(step).map_or(&[][..], |e| &e.replies);
-    for (before, after) in replies(0).iter().zip(replies(kept)) {
-        output::text(format_args!(
-            "\n  {}\n    before  {}\n    after   {}",
-            before.prompt, before.reply, after.reply
-        ));
+    if let Some(effects) = history.effects() {
+        output::effects(effects, effects_seconds);
     }
+    let written = run::verdict(history, kept);
+    written.iter().enumerate().for_each(|(i, text)| output::line(if i == 0 { "verdict" } else { "" }, text));
+    replies(history, kept, run.recipe.eval.max_new_tokens);
     output::text("");
+}
+
+/// Prints the replies before and after training, then those to general questions.
+fn replies(history: &History, kept: usize, limit: usize) {
+    let of = |step: usize| history.evaluation(step).map_or(&[][..], |e| &e.replies);
+    let text = |reply: &str, ending: Option<Ending>| match ending {
+        Some(Ending::Limit) => format!("{reply} [cut off at {limit} tokens]"),
+        Some(ending) => format!("{reply} [{}]", ending.text()),
+        None => reply.to_owned(),
+    };
+    for (before, after) in of(0).iter().zip(of(kept)) {
+        let (old, new) = (text(&before.reply, before.ending), text(&after.reply, after.ending));
+        output::text(format_args!("\n  {}\n    before  {old}\n    after   {new}", before.prompt));
+    }
+    let general = history.effects().map_or(&[][..], |effects| &effects.replies);
+    for reply in general {
+        let cut = |text: &str, ending: Option<Ending>| match ending {
+            Some(Ending::Limit) => format!("{text} …"),
+            Some(ending) => format!("{text} [{}]", ending.text()),
+            None => text.to_owned(),
+        };
+        let (old, new) = (cut(&reply.base, reply.base_ending), cut(&reply.reply, reply.ending));
+        output::text(format_args!("\n  {} (general)\n    base    {old}\n    after   {new}", reply.prompt));
+    }
 }
 
 fn as_json(run: &Run, finished: &Finished) -> Value {
@@ -96,7 +121,8 @@ fn as_json(run: &Run, finished: &Finished) -> Value {
         "seconds": seconds, "tokens_per_second": speed, "output": run.recipe.output.dir,
         "eval_loss_before": eval_loss(0), "eval_loss": eval_loss(kept),
         "metrics_before": metrics(0), "metrics": metrics(kept),
-        "effect": written.map(|w| output::effect_json(&w.effect)), "exported": written.map(exported),
+        "effect": written.map(|w| output::effect_json(&w.effect)), "effects": run.history.effects(),
+        "verdict": run::verdict(&run.history, kept), "exported": written.map(exported),
     })
 }
 

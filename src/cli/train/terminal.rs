@@ -40,6 +40,8 @@ pub struct Terminal<'a> {
     progress: Progress,
     /// When the run was started, in seconds since 1970.
     started: f64,
+    /// How long measuring the effects took.
+    effects_seconds: Option<f64>,
 }
 
 impl<'a> Terminal<'a> {
@@ -73,6 +75,7 @@ impl<'a> Terminal<'a> {
             commands: None,
             progress: Progress::default(),
             started: now(),
+            effects_seconds: None,
         })
     }
 
@@ -150,6 +153,7 @@ impl<'a> Terminal<'a> {
         facts["ended"] = now().into();
         facts["step"] = run.step.into();
         facts["adapter_of_step"] = json!(kept);
+        facts["effects"] = json!(run.history.effects());
         facts["result"] = outcome.map_or("none", run_file::result).into();
         run_file::write(self.dir, status, &facts)?;
         Ok(())
@@ -161,7 +165,7 @@ impl<'a> Terminal<'a> {
         match outcome {
             Outcome::Interrupted => summary::interrupted(run, &self.console, self.invocation),
             Outcome::Finished(finished) => {
-                summary::finished(run, finished, &self.console);
+                summary::finished(run, finished, self.effects_seconds, &self.console);
                 if self.console.is_text()
                     && let Some(times) = run.trainer.times().filter(|_| self.ranks.len() > 1)
                 {
@@ -198,6 +202,11 @@ impl Host for Terminal<'_> {
                 let before = run.history.evaluation(0).and_then(|e| e.scores).map(|scores| scores.eval_loss);
                 self.console.evaluation(evaluation, is_best, before);
                 self.console.start_steps(run.step);
+            }
+            RunEvent::Effects { effects, seconds } => {
+                self.log.event(&MetricsEvent::Effects(effects.clone()))?;
+                self.console.effects(effects, seconds);
+                self.effects_seconds = Some(seconds);
             }
             RunEvent::Notice(notice) => {
                 self.log.event(&MetricsEvent::Notice(notice.clone()))?;

@@ -1,5 +1,6 @@
 //! Settings that follow from the samples and the base.
 
+use super::hub::Hub;
 use crate::data::batch::Sample;
 use crate::data::compare::{self, Supervision};
 use crate::data::dataset::Container;
@@ -31,10 +32,14 @@ pub struct Fit {
     pub epochs: usize,
     /// Samples to hold out for validation: a fraction or a number.
     pub val_size: &'static str,
+    /// Tokens to hold out for validation, about.
+    held_out: usize,
     /// Peak learning rate.
-    pub learning_rate: &'static str,
+    pub learning_rate: String,
     /// Whether the base is the built-in model.
     pub tiny: bool,
+    /// The base's repository.
+    pub(super) hub: Option<Hub>,
     context: usize,
 }
 
@@ -52,6 +57,24 @@ const ROW: [usize; 2] = [128, 2048];
 const LONGEST_ROW: usize = 8192;
 /// Runs of more steps than this learn with a lower learning rate.
 const SHORT_RUN: usize = 1000;
+/// Peak learning rate for a base of [`USUAL_SIZE`] values or more, in axolotl and unsloth too.
+const USUAL_RATE: f64 = 2e-4;
+/// Number of values from which on a base takes [`USUAL_RATE`].
+const USUAL_SIZE: f64 = 1.2e9;
+/// Highest peak to propose: what a learning-rate test found for 135 million values.
+const HIGHEST_RATE: f64 = 6e-4;
+/// Part of a run that its evaluations may take.
+const EVALUATIONS: f64 = 0.1;
+/// Most evaluations to propose, besides that before the first step.
+const MOST_EVALUATIONS: usize = 10;
+/// Evaluations with which the best adapter is not only one of the ends.
+const USEFUL_EVALUATIONS: usize = 4;
+/// Tokens of training that take as long as one of a reply: 4 on a processor, 30 and more on a GPU, which trains many tokens at once.
+const REPLY_TOKEN: usize = 16;
+/// Tokens of training that take as long as forward passes over this many: the backward pass takes twice as long as the forward pass.
+const FORWARD: usize = 3;
+/// Number of prompts and length of their replies, from the best to the least.
+const REPLIES: [[usize; 2]; 4] = [[3, 64], [3, 32], [2, 32], [1, 32]];
 
 impl Fit {
     /// Settings for `samples`, of which there is at least one.
@@ -90,17 +113,22 @@ impl Fit {
             accumulation,
             epochs,
             val_size,
-            learning_rate: if objective.is_sft() { "4e-3" } else { "2e-4" },
+            held_out: held_out(val_size, lengths.len(), tokens),
+            learning_rate: if objective.is_sft() { "4e-3".into() } else { "2e-4".into() },
             tiny,
+            hub: Hub::of(frozen.base.gguf()),
             context,
         };
         let cut = fit.mostly_too_long();
         let used = lengths.iter().filter(|&&length| cut || length <= max_seq_len);
         fit.used = used.map(|&length| length.min(max_seq_len)).sum();
         if !tiny && !objective.is_sft() {
-            fit.learning_rate = "1e-5";
+            fit.learning_rate = "1e-5".into();
         } else if !tiny {
-            fit.learning_rate = if fit.steps() <= SHORT_RUN { "2e-4" } else { "1e-4" };
+            let values =
+                frozen.base.gguf().tensors().iter().map(|t| t.shape.iter().product::<usize>() as f64);
+            let long = if fit.steps() <= SHORT_RUN { 1.0 } else { 0.5 };
+            fit.learning_rate = format!("{:.0e}", long * rate_of(values.sum()));
         }
         fit
     }
@@ -110,16 +138,51 @@ impl Fit {
         (self.epochs * self.used).div_ceil(self.accumulation * self.max_seq_len).max(1)
     }
 
+    /// Number of prompts to suggest, and the most tokens of their replies, with which evaluations are frequent enough.
+    fn replies(&self) -> [usize; 2] {
+        let frequent =
+            |[prompts, tokens]: &&[usize; 2]| self.evaluations(*prompts, *tokens) >= USEFUL_EVALUATIONS;
+        *REPLIES.iter().find(frequent).unwrap_or(&REPLIES[REPLIES.len() - 1])
+    }
+
+    /// Number of prompts to suggest.
+    pub fn prompts(&self) -> usize {
+        self.replies()[0]
+    }
+
+    /// Steps between evaluations, 0 for none between the ends, and the most tokens of a reply, for this number of prompts. Evaluations take a
+    /// tenth of the run at most.
+    pub fn evaluation(&self, prompts: usize) -> [usize; 2] {
+        let lengths = [REPLIES[0][1], REPLIES[1][1]];
+        let frequent = |tokens: &usize| self.evaluations(prompts, *tokens) >= USEFUL_EVALUATIONS;
+        let tokens = lengths.into_iter().find(frequent).unwrap_or(lengths[1]);
+        match self.evaluations(prompts, tokens).min(MOST_EVALUATIONS + 1) {
+            0..=2 => [0, tokens],
+            // One of them is before the first step.
+            count => [self.steps().div_ceil(count - 1), tokens],
+        }
+    }
+
+    /// Number of evaluations with this many prompts and tokens of replies that fit into their part of the run.
+    fn evaluations(&self, prompts: usize, tokens: usize) -> usize {
+        let run = (self.epochs * self.used) as f64;
+        let one = (self.held_out / FORWARD + prompts * tokens * REPLY_TOKEN).max(1);
+        (EVALUATIONS * run / one as f64) as usize
+    }
+
     /// The proposed number of steps and learning rate, with the reason.
     pub fn proposal(&self) -> String {
         let steps = words::counted(self.steps(), "step");
         let passes = words::counted(self.epochs, "epoch");
         let samples = self.counted();
-        let rate = self.learning_rate;
+        let rate = &self.learning_rate;
         let reason = match self {
             fit if !fit.objective.is_sft() => "preferences take a lower rate than examples",
             Fit { tiny: true, .. } => "a base this small takes a high rate",
             fit if fit.steps() > SHORT_RUN => "a long run needs no higher rate",
+            fit if fit.learning_rate != format!("{USUAL_RATE:e}") => {
+                "a style takes about 60 steps, and small bases a higher rate than 2e-4; halve it if the validation loss rises"
+            }
             _ => "a style takes about 60 steps at 2e-4; halve the rate if the validation loss rises",
         };
         format!("{steps} ({passes} of {samples}) at a learning rate of {rate}: {reason}")
@@ -165,6 +228,19 @@ impl Fit {
     }
 }
 
+/// Tokens of the samples that `val_size` holds out, about.
+fn held_out(val_size: &str, samples: usize, tokens: usize) -> usize {
+    let size: f64 = val_size.parse().unwrap_or(0.0);
+    let part = if size < 1.0 { size } else { size / samples as f64 };
+    (part.min(1.0) * tokens as f64) as usize
+}
+
+/// The peak learning rate for a base of this many values: as the square root of its size falls, from what was measured for 135 million to
+/// the usual one.
+fn rate_of(values: f64) -> f64 {
+    (USUAL_RATE * (USUAL_SIZE / values.max(1.0)).sqrt()).clamp(USUAL_RATE, HIGHEST_RATE)
+}
+
 /// Length of a sample in tokens, or the lengths of the parts that a file of plain text will be cut into.
 fn parts(sample: &Sample, most: usize) -> Vec<usize> {
     let length = sample.ids.len();
@@ -174,4 +250,56 @@ fn parts(sample: &Sample, most: usize) -> Vec<usize> {
     }
     let count = length.div_ceil(most);
     vec![length.div_ceil(count); count]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The settings for this many tokens in samples of 100, in steps of 512.
+    fn fit(used: usize, epochs: usize) -> Fit {
+        Fit {
+            objective: ObjectiveName::Sft,
+            samples: used / 100,
+            sides: used / 100,
+            tokens: used,
+            used,
+            longest: 100,
+            max_seq_len: 512,
+            overlong: 0,
+            accumulation: 1,
+            epochs,
+            val_size: "0.1",
+            held_out: held_out("0.1", used / 100, used),
+            learning_rate: "2e-4".into(),
+            tiny: false,
+            hub: None,
+            context: 2048,
+        }
+    }
+
+    #[test]
+    fn small_bases_take_a_higher_rate() {
+        let of = |millions: f64| format!("{:.0e}", rate_of(1e6 * millions));
+        assert_eq!([135.0, 360.0, 600.0, 1200.0, 8000.0].map(of), ["6e-4", "4e-4", "3e-4", "2e-4", "2e-4"]);
+        assert_eq!(of(30.0), "6e-4");
+    }
+
+    #[test]
+    fn evaluations_take_a_tenth_of_the_run() {
+        for (used, epochs) in [(2_000, 8), (9_100, 4), (100_000, 3), (10_000_000, 3)] {
+            let fit = fit(used, epochs);
+            let prompts = fit.prompts();
+            let [every, tokens] = fit.evaluation(prompts);
+            let count = 2 + if every == 0 { 0 } else { (fit.steps() - 1) / every };
+            let cost = count * (fit.held_out / FORWARD + prompts * tokens * REPLY_TOKEN);
+            assert!(
+                every == 0 || 10 * cost <= epochs * used,
+                "{used}: {count} of {prompts} × {tokens} tokens"
+            );
+        }
+        assert_eq!((fit(100_000_000, 3).prompts(), fit(100_000_000, 3).evaluation(3)[1]), (3, 64));
+        assert_eq!(fit(500, 8).evaluation(1)[0], 0, "no evaluation between the ends of a short run");
+        assert_eq!((held_out("500", 10_000, 1_000_000), held_out("0", 9, 900)), (50_000, 0));
+    }
 }

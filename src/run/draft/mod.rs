@@ -1,10 +1,12 @@
 //! A recipe that fits a base and samples.
 
 mod fit;
+mod hub;
 
 use std::collections::BTreeSet;
 
 pub use fit::Fit;
+use hub::Hub;
 
 use super::OpenBase;
 use crate::data::batch::{IGNORE, Sample};
@@ -36,15 +38,17 @@ pub fn text(fit: &Fit, names: &Names, prompts: &[String]) -> String {
         [only] => quoted(only),
         several => list(several.iter().map(|name| quoted(name)).collect()),
     };
+    let count = prompts.len();
     let prompts = list(prompts.iter().map(|prompt| quoted(prompt)).collect());
     let mut lines =
         vec![("model.base", quoted(names.base), String::new()), ("data.train", train, String::new())];
-    lines.extend(settings(fit));
+    lines.extend(settings(fit, count));
     lines.extend([
         ("eval.samples", prompts, "prompts that are answered at every evaluation".into()),
         ("output.dir", quoted(names.output), String::new()),
         ("output.export", "[\"peft\"]".into(), "or \"gguf-lora\" (llama.cpp, LM Studio), \"mlx\", …".into()),
     ]);
+    lines.extend(fit.hub.clone().map(Hub::line));
     let mut text = String::new();
     for section in ["model", "lora", "data", "train", "eval", "output"] {
         text += &format!("\n[{section}]\n");
@@ -60,8 +64,8 @@ pub fn text(fit: &Fit, names: &Names, prompts: &[String]) -> String {
     text
 }
 
-/// Keys with their values and comments that follow from the samples.
-fn settings(fit: &Fit) -> Vec<(&'static str, String, String)> {
+/// Keys with their values and comments that follow from the samples and the number of prompts.
+fn settings(fit: &Fit, prompts: usize) -> Vec<(&'static str, String, String)> {
     let (overlong, overlong_comment) = match fit.overlong {
         0 => ("error", "no sample is longer; \"drop\" or \"truncate\" would accept longer ones".to_string()),
         n if fit.mostly_too_long() => (
@@ -76,11 +80,15 @@ fn settings(fit: &Fit) -> Vec<(&'static str, String, String)> {
     let rate_comment = match fit.tiny {
         _ if !fit.objective.is_sft() => "a tenth of the rate for examples, or lower",
         true => "high, as suits a model as small as tiny",
-        false => "usual: 2e-4 for up to 1 000 steps, 1e-4 for more, less for very large bases",
+        false => "a usual value; rullama-train check RECIPE --lr tries rates on these samples",
     };
     let loss_comment =
         "which tokens are loss tokens; or \"answers\" (no reasoning), \"last_assistant\", \"all\"";
-    let eval_steps = (fit.steps() / 10).max(1).to_string();
+    let [eval_steps, max_new_tokens] = fit.evaluation(prompts).map(|value| value.to_string());
+    let eval_comment = match &*eval_steps {
+        "0" => "evaluates before and after only: more would take over a tenth of this run",
+        _ => "steps between evaluations, a tenth of the run's time at most; the best adapter is kept",
+    };
     let mut settings = vec![
         ("lora.rank", "16".into(), "higher: more capacity, memory and time".into()),
         (
@@ -100,8 +108,9 @@ fn settings(fit: &Fit) -> Vec<(&'static str, String, String)> {
             format!("passes over the samples: about {} steps in all", fit.steps()),
         ),
         ("train.gradient_accumulation_steps", fit.accumulation.to_string(), "rows per step".into()),
-        ("train.learning_rate", fit.learning_rate.into(), rate_comment.into()),
-        ("eval.steps", eval_steps, "steps between evaluations; the best adapter is kept".into()),
+        ("train.learning_rate", fit.learning_rate.clone(), rate_comment.into()),
+        ("eval.steps", eval_steps, eval_comment.into()),
+        ("eval.max_new_tokens", max_new_tokens, "longest reply, in tokens".into()),
     ];
     if fit.objective.is_sft() {
         settings.insert(2, ("data.train_on", quoted("assistant"), loss_comment.into()));
@@ -124,9 +133,6 @@ fn settings(fit: &Fit) -> Vec<(&'static str, String, String)> {
 /// Longest question to suggest as a prompt, in characters.
 const LONGEST_QUESTION: usize = 200;
 
-/// Number of questions to suggest as prompts.
-const QUESTIONS: usize = 3;
-
 /// Default of `train.seed`, with which the validation samples are drawn.
 const SEED: u64 = 42;
 
@@ -137,7 +143,7 @@ pub fn questions(samples: &[Sample], fit: &Fit, frozen: &OpenBase) -> Vec<String
     let held_out = split.as_ref().map_or(samples, |split| &split.validation);
     let mut known = BTreeSet::new();
     let questions = held_out.iter().filter_map(|sample| question(sample, frozen));
-    questions.filter(|question| known.insert(question.clone())).take(QUESTIONS).collect()
+    questions.filter(|question| known.insert(question.clone())).take(fit.prompts()).collect()
 }
 
 /// The question of a sample with one turn: its text before the first loss token, without what the chat template puts around.

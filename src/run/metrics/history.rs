@@ -2,7 +2,7 @@
 
 use crate::talk::metrics::Metric;
 
-use super::{Evaluation, MetricsEvent, RunNotice, StepMetrics, Timing, line};
+use super::{Effects, Evaluation, MetricsEvent, RunNotice, StepMetrics, Timing, line};
 
 /// Weight of the previous value in the smoothed loss.
 const SMOOTHING: f64 = 0.9;
@@ -62,7 +62,7 @@ impl History {
                     }
                 }
             }
-            MetricsEvent::Notice(_) => {}
+            MetricsEvent::Effects(_) | MetricsEvent::Notice(_) => {}
         }
         self.events.push(event);
     }
@@ -80,6 +80,15 @@ impl History {
     /// The evaluation after `step` steps.
     pub fn evaluation(&self, step: usize) -> Option<&Evaluation> {
         self.evaluations().find(|e| e.step == step)
+    }
+
+    /// The effects of the trained adapter; `None` before the end of the run.
+    pub fn effects(&self) -> Option<&Effects> {
+        let effects = |e: &'_ MetricsEvent| matches!(e, MetricsEvent::Effects(_));
+        match self.events.iter().rfind(|e| effects(e)) {
+            Some(MetricsEvent::Effects(effects)) => Some(effects),
+            _ => None,
+        }
     }
 
     /// The warnings.

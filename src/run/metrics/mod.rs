@@ -1,6 +1,7 @@
 //! Measurements of a run, one JSON object per line: `metrics.jsonl` (identical bytes in every run of a recipe on a device)
 //! and `timing.jsonl` (how long the steps of this run took).
 
+mod effects;
 mod history;
 
 use std::collections::BTreeMap;
@@ -8,10 +9,13 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use web_time::{SystemTime, UNIX_EPOCH};
 
+use super::answers::Answer;
+use crate::talk::ending::Ending;
 use crate::talk::metrics::Metric;
 use crate::train::objective::PreferenceMetrics;
 use crate::train::{LossTotals, StepReport};
 
+pub use effects::{Effects, GeneralReply, Shift, TOLERATED, new_loops};
 pub use history::History;
 
 /// A line of `metrics.jsonl`.
@@ -22,6 +26,8 @@ pub enum MetricsEvent {
     Step(StepMetrics),
     /// Validation and replies.
     Evaluation(Evaluation),
+    /// The effects of the trained adapter, after the last step.
+    Effects(Effects),
     /// A warning about the run.
     Notice(RunNotice),
 }
@@ -179,6 +185,16 @@ pub struct SampleReply {
     pub prompt: String,
     /// The model's reply.
     pub reply: String,
+    /// Its fault, if it does not end as it should.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ending: Option<Ending>,
+}
+
+impl SampleReply {
+    /// The reply to `prompt`.
+    pub fn new(prompt: String, answer: Answer) -> SampleReply {
+        SampleReply { prompt, reply: answer.text, ending: answer.ending }
+    }
 }
 
 /// A warning about the run.
@@ -236,7 +252,7 @@ mod tests {
 
     fn evaluation(step: usize, loss: f64) -> MetricsEvent {
         let e = LossTotals { loss_sum: 10.0 * loss, tokens: 10, right: 5, not_finite: 0 };
-        let reply = SampleReply { prompt: "Hi?".into(), reply: "Ahoy!\n\"mate\"".into() };
+        let reply = SampleReply { prompt: "Hi?".into(), reply: "Ahoy!\n\"mate\"".into(), ending: None };
         let source = |name: &str| SourceScores { source: name.into(), scores: e.into() };
         let sources = vec![source("a.jsonl"), source("b.jsonl")];
         let metrics = BTreeMap::from([(Metric::ExactMatch, 0.5), (Metric::RougeL, 0.75)]);

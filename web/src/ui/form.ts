@@ -24,7 +24,7 @@ function positive(value: string): string {
 
 const FIELDS: Field[] = [
   { section: "train", key: "epochs", label: "Epochs", default: "3", hint: "passes over the samples", wrong: whole },
-  { section: "train", key: "learning_rate", label: "Learning rate", default: "1e-4", hint: "lower it if the loss jumps", wrong: positive },
+  { section: "train", key: "learning_rate", label: "Learning rate", default: "2e-4", hint: "lower it if the loss jumps", wrong: positive },
   { section: "lora", key: "rank", label: "Rank", default: "16", hint: "higher: can learn more, takes more memory", wrong: whole },
   { section: "data", key: "max_seq_len", label: "Tokens per row", default: "2048", hint: "at least the longest sample", wrong: whole },
 ];

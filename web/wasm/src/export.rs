@@ -5,7 +5,7 @@ use std::path::Path;
 use rullama_train::adapter::{self, AdapterPath, Format, OtherBase, WriteOptions};
 use rullama_train::model::plan::Recompute;
 use rullama_train::train::{Dropout, Trainer};
-use rullama_train::verify::{self, HeldOut};
+use rullama_train::verify;
 
 use crate::engine::Stage;
 use crate::merge;
@@ -21,7 +21,7 @@ pub async fn export(stage: &Stage<'_>, adapter: Vec<FileEntry>, to: &str) -> Res
     let path = AdapterPath::whole(tree::adapter(adapter)?);
     let found = adapter::load(&[path], &frozen.base, None, OtherBase::Refuse)?;
     let longest = config.context_length.min(2048);
-    let held_out = HeldOut::built_in(&frozen.tokenizer, frozen.layout, longest, config.vocab);
+    let held_out = frozen.questions(longest);
     if to == merge::FORMAT {
         merge::merge(stage, &found.adapter, &held_out, out).await?;
         return Ok(tree::take(out));

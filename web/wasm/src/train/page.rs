@@ -44,7 +44,7 @@ impl<'a> Page<'a> {
             margin: measured("eval_rewards/margins"),
             ranked: measured("eval_rewards/accuracies"),
         });
-        for SampleReply { prompt, reply } in evaluation.replies.iter().cloned() {
+        for SampleReply { prompt, reply, .. } in evaluation.replies.iter().cloned() {
             (self.post)(&Event::Sample { step, prompt, reply });
         }
     }
@@ -109,7 +109,7 @@ impl Host for Page<'_> {
             RunEvent::Progress { phase, done, of } => {
                 (self.post)(&Event::Phase { phase: name(phase), done, of });
             }
-            RunEvent::Started | RunEvent::Failed => {}
+            RunEvent::Started | RunEvent::Effects { .. } | RunEvent::Failed => {}
         }
         Ok(())
     }
@@ -170,6 +170,7 @@ fn name(phase: Phase) -> &'static str {
         Phase::Validation => "validation",
         Phase::Replies => "replies",
         Phase::Answers => "answers",
+        Phase::General => "general",
         Phase::Export => "export",
     }
 }

@@ -1,0 +1,87 @@
+//! How long a run takes: its steps, and the evaluations with replies among them.
+
+use std::fmt;
+
+use crate::words::{self, counted};
+
+/// Number of evaluations after the first `done` of `steps` steps, one every `every` steps and one after the last. That after step `done` itself
+/// does not count.
+pub fn evaluations_after(done: usize, every: usize, steps: usize) -> usize {
+    let until = |step: usize| if every == 0 { 0 } else { step / every };
+    match done < steps {
+        true => 1 + until(steps - 1) - until(done),
+        false => 0,
+    }
+}
+
+/// The time that steps and evaluations take.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Pace {
+    /// Steps, and how long they take in seconds.
+    pub steps: (usize, f64),
+    /// Evaluations, and how long they take in seconds, where that is known.
+    pub evaluations: (usize, Option<f64>),
+    /// Whether an evaluation has replies.
+    pub replies: bool,
+}
+
+impl Pace {
+    /// Seconds of all that is known.
+    pub fn seconds(&self) -> f64 {
+        self.steps.1 + self.evaluations.1.unwrap_or(0.0)
+    }
+}
+
+impl fmt::Display for Pace {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        let (steps, seconds) = self.steps;
+        write!(f, "about {} for {}", estimate(seconds), counted(steps, "step"))?;
+        let (count, seconds) = self.evaluations;
+        let replies = if self.replies { " with replies" } else { "" };
+        let evaluations = format!("{}{replies}", counted(count, "evaluation"));
+        match seconds {
+            _ if count == 0 => Ok(()),
+            Some(seconds) => write!(f, ", and {} for {evaluations}", estimate(seconds)),
+            None => write!(f, ", without {evaluations}"),
+        }
+    }
+}
+
+/// A rounded duration: `45 s`, `13 min`, `3 h 05 min`.
+fn estimate(seconds: f64) -> String {
+    match seconds {
+        s if s < 60.0 => format!("{s:.0} s"),
+        s if s < 3600.0 => format!("{:.0} min", (s / 60.0).ceil()),
+        s => words::duration(s, 0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn evaluations_are_counted_as_the_loop_takes_them() {
+        for (every, steps) in [(0, 72), (7, 72), (72, 72), (100, 72), (1, 3), (24, 72)] {
+            for done in 0..=steps {
+                let due = |step: &usize| *step == steps || (every > 0 && step.is_multiple_of(every));
+                let expected = (done + 1..=steps).filter(due).count();
+                assert_eq!(
+                    evaluations_after(done, every, steps),
+                    expected,
+                    "{done} of {steps}, every {every}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn the_estimate_counts_evaluations() {
+        let pace = Pace { steps: (72, 1650.0), evaluations: (11, Some(810.0)), replies: true };
+        assert_eq!(pace.to_string(), "about 28 min for 72 steps, and 14 min for 11 evaluations with replies");
+        let pace = Pace { evaluations: (1, None), replies: false, ..pace };
+        assert_eq!(pace.to_string(), "about 28 min for 72 steps, without 1 evaluation");
+        let pace = Pace { steps: (1, 4.0), evaluations: (0, None), replies: false };
+        assert_eq!(pace.to_string(), "about 4 s for 1 step");
+    }
+}
