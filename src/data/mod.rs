@@ -4,6 +4,7 @@ pub mod batch;
 mod caught;
 pub mod compare;
 pub mod dataset;
+pub(crate) mod digits;
 pub mod pieces;
 pub mod step;
 pub mod template;

@@ -21,9 +21,9 @@ mod uniform;
 
 use crate::base::config::Config;
 use crate::base::gguf::value::Value;
-use crate::base::{Error, Gguf, Module};
-use crate::data::template::BuiltIn;
-use crate::data::tokenizer::TokenizerSpec;
+use crate::base::{Base, Error, Gguf, Module};
+use crate::data::template::{BuiltIn, Template};
+use crate::data::tokenizer::{Tokenizer, TokenizerSpec};
 use random::Tensors;
 
 pub use shape::Shape;
@@ -44,6 +44,8 @@ pub struct Family {
     pub template: fn(&Config) -> &'static BuiltIn,
     /// Sampling settings that its authors recommend.
     pub sampling: SamplingDefaults,
+    /// A token that the authors' vocabulary has and others' have not, if others' models share the architecture; empty if it is theirs alone.
+    pub authors_token: &'static str,
     /// Names of its modules in adapter files of other programs.
     pub names: &'static AdapterNames,
     /// Published sizes.
@@ -65,6 +67,46 @@ pub struct SamplingDefaults {
     pub top_k: usize,
     /// Probability of the likeliest tokens to choose from.
     pub top_p: f64,
+}
+
+/// Settings of sampling where nobody recommends any: those of llama.cpp.
+const USUAL_SAMPLING: SamplingDefaults = SamplingDefaults { temperature: 0.8, top_k: 40, top_p: 0.95 };
+
+/// The settings of sampling that a model's file names (`general.sampling`), or those that the authors of its family recommend. `None`
+/// for a model of other authors with the family's architecture.
+pub fn recommended_sampling(base: &Base) -> Option<SamplingDefaults> {
+    let family = of(base.config());
+    let float =
+        |key: &str| base.gguf().get::<f32>(key).ok().flatten().and_then(|x| x.to_string().parse().ok());
+    let temperature: Option<f64> = float("general.sampling.temp");
+    let top_p: Option<f64> = float("general.sampling.top_p");
+    let top_k = base.gguf().get::<u32>("general.sampling.top_k").ok().flatten().map(|k| k as usize);
+    let tokens = base.gguf().get::<&[String]>("tokenizer.ggml.tokens").ok().flatten().unwrap_or_default();
+    let authors = family.authors_token.is_empty() || tokens.iter().any(|token| token == family.authors_token);
+    let usual = if authors { family.sampling } else { USUAL_SAMPLING };
+    let named = temperature.is_some() || top_p.is_some() || top_k.is_some();
+    (authors || named).then(|| SamplingDefaults {
+        temperature: temperature.unwrap_or(usual.temperature),
+        top_k: top_k.unwrap_or(usual.top_k),
+        top_p: top_p.unwrap_or(usual.top_p),
+    })
+}
+
+/// The settings of sampling for a model.
+pub fn sampling(base: &Base) -> SamplingDefaults {
+    recommended_sampling(base).unwrap_or(USUAL_SAMPLING)
+}
+
+/// The texts that end a reply of a model: the token in which answers of `template` end, and those of the family that the vocabulary has.
+pub fn stops(template: &Template, tokenizer: &Tokenizer) -> Vec<String> {
+    let end = template.reply_end(tokenizer).filter(|id| tokenizer.is_special(*id));
+    let mut stops: Vec<String> = end.map(|id| tokenizer.decode(&[id])).into_iter().collect();
+    for name in tokenizer.spec().turn_end.iter().filter(|name| tokenizer.id(name).is_some()) {
+        if !stops.iter().any(|stop| stop == name) {
+            stops.push((*name).to_owned());
+        }
+    }
+    stops
 }
 
 /// Every family.

@@ -161,11 +161,18 @@ impl<'a> Reader<'a> {
         }
         let vocabulary = base.tokenizer.notices().iter();
         notices.extend(
-            vocabulary.map(|text| Notice {
-                place: base.base.name().to_owned(),
-                what: What::Vocabulary(text.clone()),
-            }),
+            vocabulary
+                .map(|text| Notice { place: base.base.name().to_owned(), what: What::Base(text.clone()) }),
         );
+        if let (Some(ollama), Some(system)) = (&base.ollama_system, &recipe.data.system)
+            && ollama.trim() != system.trim()
+        {
+            let what = What::Base(format!(
+                "the system message of Ollama's model is {ollama:?}, another one than data.system; Ollama puts its own in front of every \
+                 conversation"
+            ));
+            notices.push(Notice { place: base.base.name().to_owned(), what });
+        }
         Reader { recipe, base, cache: cache(&recipe.data.cache), sources: Vec::new(), notices }
     }
 
@@ -223,6 +230,7 @@ pub(super) fn options<'a>(recipe: &'a Recipe, base: &'a OpenBase) -> Options<'a>
         invalid: d.invalid,
         fields: &d.fields,
         system: d.system.as_deref(),
+        unasked: base.unasked(),
         max_file_size: (d.max_file_size * f64::from(1 << 30)) as u64,
         context: base.base.config().context_length,
         ..Options::new(&base.template)
@@ -243,6 +251,17 @@ pub fn template(setting: &recipe::Template, base: &Base) -> Result<Template, Run
     let jinja = |name: &str, source: &str| {
         Ok(Template::Jinja(Box::new(Jinja::named(name, source, today()).map_err(RunError::Template)?)))
     };
+    let functions = base.gguf().get::<&str>("tokenizer.chat_template.tool_use")?;
+    // The file's templates: its first one, and one for conversations with functions.
+    let of_file = |name: &str, source: &str| {
+        let named = |source| Jinja::named(name, source, today()).map_err(RunError::Template);
+        let first = named(source)?;
+        let template = match functions {
+            Some(functions) => first.with_functions(named(functions)?),
+            None => first,
+        };
+        Ok(Template::Jinja(Box::new(template)))
+    };
     let inside = format!("in {}", base.name());
     let layout = families::template(base.config());
     let built_in = Template::BuiltIn(layout);
@@ -256,12 +275,12 @@ pub fn template(setting: &recipe::Template, base: &Base) -> Result<Template, Run
         // For some families, Ollama ignores the template in its file and renders with its own code; the built-in model comes
         // with this program.
         recipe::Template::Auto if base.is_file() || !layout.follows(renderer(base).as_deref()) => match own {
-            Some(source) => jinja(&inside, source),
+            Some(source) => of_file(&inside, source),
             None => Ok(built_in),
         },
         recipe::Template::Auto => Ok(built_in),
         recipe::Template::Gguf => match own {
-            Some(source) => jinja(&inside, source),
+            Some(source) => of_file(&inside, source),
             None => Err(RunError::Conflict(format!(
                 "data.template = \"gguf\", but {} has no tokenizer.chat_template; choose \"{}\" or a file",
                 base.name(),

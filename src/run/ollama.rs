@@ -8,14 +8,29 @@ use crate::data::tokenizer::Tokenizer;
 use crate::families;
 
 /// Says which text Ollama writes for a model of its store, and which one training uses. `None` if the base is a file, or if
-/// Ollama renders it by code that the built-in template follows.
-pub fn rendering(base: &Base, template: &Template, tokenizer: &Tokenizer) -> Option<String> {
+/// Ollama renders it by code that the built-in template follows. `system`: the system message that training adds.
+pub fn rendering(
+    base: &Base,
+    template: &Template,
+    tokenizer: &Tokenizer,
+    system: Option<&str>,
+) -> Option<String> {
     if !base.is_ollama() {
         return None;
     }
     let chat = ollama::chat(base.name(), &ollama::stores())?;
     let followed = families::template(base.config()).follows(chat.renderer.as_deref());
-    (!followed).then(|| described(&chat, template, tokenizer))
+    let prompts = (!followed).then(|| described(&chat, template, tokenizer));
+    let ollamas = chat.system.as_deref().map(str::trim).filter(|ollama| !ollama.is_empty());
+    let other = ollamas.filter(|ollama| Some(*ollama) != system.map(str::trim)).map(|ollama| {
+        let trained = system.map_or("none".into(), |system| format!("{system:?}"));
+        format!(
+            "Ollama puts the system message {ollama:?} in front of conversations without one, training puts {trained}; set \
+             data.system to Ollama's, or change SYSTEM in the model"
+        )
+    });
+    let all: Vec<String> = other.into_iter().chain(prompts).collect();
+    (!all.is_empty()).then(|| all.join("; apart from that, "))
 }
 
 /// Where the prompts of `template` differ from those of the family's layout, which Ollama's code for the architecture writes.

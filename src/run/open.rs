@@ -1,7 +1,10 @@
 //! Opening the base that a recipe names.
 
 use super::RunError;
+#[cfg(feature = "native")]
+use crate::base::ollama;
 use crate::base::{Base, Fingerprint};
+use crate::data::dataset::Unasked;
 use crate::data::template::{BuiltIn, Conversation, Message, Role, Template, TemplateError};
 use crate::data::tokenizer::Tokenizer;
 use crate::families;
@@ -20,6 +23,10 @@ pub struct OpenBase {
     pub fingerprint: Fingerprint,
     /// The chat template of this run.
     pub template: Template,
+    /// The system message that the template writes into conversations without one.
+    pub own_system: Option<String>,
+    /// The system message that Ollama puts in front of conversations without one.
+    pub ollama_system: Option<String>,
 }
 
 impl OpenBase {
@@ -96,7 +103,16 @@ impl OpenBase {
                 layout.variant
             )));
         }
-        Ok(OpenBase { base, tokenizer, layout, template, fingerprint })
+        let own_system = template.own_system(&tokenizer);
+        let ollama_system = ollama_system(&base);
+        Ok(OpenBase { base, tokenizer, layout, template, fingerprint, own_system, ollama_system })
+    }
+
+    /// The system message that conversations without one have in use: Ollama's, or else the template's.
+    pub fn unasked(&self) -> Option<Unasked<'_>> {
+        let ollama = self.ollama_system.is_some();
+        let text = self.ollama_system.as_deref().or(self.own_system.as_deref())?;
+        Some(Unasked { ollama, text })
     }
 
     /// A few everyday questions with answers, in the run's chat template, in pieces of at most `longest` tokens.
@@ -117,4 +133,15 @@ impl OpenBase {
         let conversation = Conversation::new(messages.collect());
         self.template.prompt(&self.tokenizer, &conversation)
     }
+}
+
+/// The system message of a model in Ollama's store.
+fn ollama_system(base: &Base) -> Option<String> {
+    #[cfg(feature = "native")]
+    if base.is_ollama() {
+        let system = ollama::chat(base.name(), &ollama::stores())?.system?;
+        return Some(system).filter(|system| !system.trim().is_empty());
+    }
+    let _ = base;
+    None
 }

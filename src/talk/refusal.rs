@@ -55,6 +55,7 @@ impl From<TemplateError> for Refusal {
             }
             // Their words are about messages alone.
             error @ (TemplateError::SystemNotFirst { .. }
+            | TemplateError::DroppedCall { .. }
             | TemplateError::Repeated { .. }
             | TemplateError::ToolWithoutCall { .. }
             | TemplateError::Last { .. }

@@ -230,7 +230,7 @@ fn keys_and_roles_have_other_names() {
     refused(
         "a.json",
         br#"{"contents": [{"role": "user", "parts": [{"inlineData": {}}]}]}"#,
-        "a.json line 1: message 1: its \"content\" has a part of type \"inlineData\"; expected only \"text\"",
+        "a.json line 1: message 1: its \"content\" has a part of type \"inlineData\"; expected \"text\", \"reasoning\" or \"tool_call\"",
     );
 }
 

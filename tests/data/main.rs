@@ -11,6 +11,7 @@ mod common_families;
 mod common_template;
 mod containers;
 mod families;
+mod foreign;
 mod go;
 mod preference;
 mod read;
@@ -306,7 +307,7 @@ fn invalid_conversations_are_reported() {
     );
     refused(
         &messages("[{\"from\": \"human\", \"value\": \"a\"}]"),
-        "x.jsonl line 1: message 1: expected keys \"role\" and \"content\", found [from, value]",
+        "x.jsonl line 1: the last message is from the user, expected one from the assistant",
     );
     refused(
         &messages(&format!("[{}, {{\"role\": \"assistant\", \"content\": null}}]", turn("user"))),
@@ -331,7 +332,7 @@ fn invalid_conversations_are_reported() {
     );
     refused(
         r#"{"prompt": "a", "completion": ["b"]}"#,
-        "x.jsonl line 1: expected \"completion\" to be a string like \"prompt\", found a list",
+        "x.jsonl line 1: expected message 2 to be an object with \"role\" and \"content\", found a string",
     );
     refused(
         r#"{"prompt": 3, "completion": "b"}"#,

@@ -101,7 +101,7 @@ fn pairs_that_say_nothing_are_refused() {
                     "rejected": [{"role": "user", "content": "c"}, {"role": "assistant", "content": "d"}]}"#;
     refused(&other.replace('\n', ""), &pairs(), "the first messages of \"chosen\" and \"rejected\" differ");
     refused(PAIR, &pairs(), "but train.objective needs \"chosen\" and \"rejected\"");
-    refused(PAIR, &ratings(), "needs \"prompt\", \"completion\" and \"label\", or");
+    refused(PAIR, &ratings(), "needs \"prompt\", \"completion\" and \"label\" (or");
     let rating = r#"{"prompt": "Hi", "completion": "A.", "label": "good"}"#;
     refused(
         rating,

@@ -178,13 +178,13 @@ fn invalid_shapes_are_reported() {
             r#"[{"role": "user", "content": "a", "weight": 0.5}, {"role": "assistant", "content": "b"}]"#,
         ),
         "x.jsonl line 1: message 1: its loss flag is 0.5; expected \"weight\": 0 or 1, or \"train\": true or \
-         false, not both",
+         false, and no other flag that differs",
     );
     refused(
         &messages(
             r#"[{"role": "user", "content": [{"type": "image"}]}, {"role": "assistant", "content": "b"}]"#,
         ),
-        "x.jsonl line 1: message 1: its \"content\" has a part of type \"image\"; expected only \"text\"",
+        "x.jsonl line 1: message 1: its \"content\" has a part of type \"image\"; expected \"text\", \"reasoning\" or \"tool_call\"",
     );
     refused(
         &messages(

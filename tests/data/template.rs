@@ -203,7 +203,7 @@ fn conversations_without_a_provable_mask_are_refused() {
         refused(&other, &four_turns()),
         "message 2: its tokens cannot be separated from the others: the prompt continues with \"model\\n\", the message with \
          \"assistant\\nb c<turn|>\\n\"; expected the message to begin with its prompt. Choose another data.template, or \
-         data.train_on = \"all\""
+         data.train_on = \"last_assistant\""
     );
     // The prompt ends within a token.
     let spaced = PLAIN.replace("m.role + '\n'", "m.role + ': '").replace("assistant\n'", "assistant: '");
@@ -221,13 +221,10 @@ fn conversations_without_a_provable_mask_are_refused() {
     );
     let Err(error) = Jinja::new("{% if %}", DAY) else { panic!("broken") };
     assert!(error.to_string().starts_with("the chat template cannot be read: "), "{error}");
-    // The number of marks differs from the number of answers.
+    // A template that marks one answer of two trains that one, as transformers does.
     let once = "{% generation %}{{ messages[1].content }}{% endgeneration %}";
-    assert_eq!(
-        refused(once, &four_turns()),
-        "message 2: its tokens cannot be separated from the others: the template marks 1 answers with {% generation %}, the \
-         conversation has 2; correct the template"
-    );
+    let found = rendered(&jinja(once), &tokenizer, &four_turns(), TrainOn::Assistant).expect("a mask");
+    assert_eq!(found, ("<bos>b c".into(), vec!["b c".into()]));
 }
 
 #[test]
@@ -249,10 +246,12 @@ fn fields_that_the_template_never_reads_are_refused() {
     assert_eq!(refused(&thinking), unused("reasoning_content"));
     let mut calling = four_turns();
     calling.messages[3].tool_calls = vec![ToolCall { name: "f".into(), ..ToolCall::default() }];
-    assert_eq!(refused(&calling), unused("tool_calls"));
+    let elsewhere = ": the Jinja file of a model that has functions and the same turns, such as Qwen 2.5's for ChatML (chat_template in its \
+                     tokenizer_config.json on Hugging Face)";
+    assert_eq!(refused(&calling), unused("tool_calls") + elsewhere);
     let mut declaring = four_turns();
     declaring.tools = vec![serde_json::json!({"type": "function", "function": {"name": "f"}})];
-    assert_eq!(refused(&declaring), unused("tools"));
+    assert_eq!(refused(&declaring), unused("tools") + elsewhere);
     let mut wishing = four_turns();
     wishing.kwargs.insert("tone".into(), "kind".into());
     assert_eq!(refused(&wishing), unused("tone"));
@@ -267,7 +266,7 @@ fn fields_that_the_template_never_reads_are_refused() {
     let conversation = talk(&[(Role::System, "Be brief."), (Role::User, "a"), (Role::Assistant, "b")]);
     let of =
         |source: &str| jinja(source).render(&tokenizer, &conversation, TrainOn::Assistant).expect("sound");
-    assert!(of(&forgetful).left_out && !of(PLAIN).left_out);
+    assert!(!of(&forgetful).left_out.is_empty() && of(PLAIN).left_out.is_empty());
 }
 
 #[test]

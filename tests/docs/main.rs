@@ -124,7 +124,7 @@ fn links_resolve() {
 fn readme_is_short_and_links_every_page() {
     let readme = read(&root().join("README.md"));
     let lines = readme.lines().count();
-    assert!(lines <= 150, "README.md has {lines} lines, expected at most 150; move details to docs/");
+    assert!(lines <= 160, "README.md has {lines} lines, expected at most 160; move details to docs/");
     for page in pages() {
         let Ok(name) = page.strip_prefix(root().join("docs")) else { continue };
         let link = format!("(docs/{}", name.display());

@@ -68,7 +68,15 @@ pub fn run(args: &InitArgs) -> Result<()> {
         None => asker.ask("Output folder", Some(&format!("runs/{stem}")), "--output DIR")?.into(),
     };
     let prompts = prompts(&mut asker, &args.prompt, &samples, &fit, &frozen)?;
-    let draft = Draft { path, base: &base, data: &data, output: &output, prompts: &prompts, fit: &fit };
+    let system = frozen.ollama_system.as_deref();
+    if let Some(system) = system {
+        output::line(
+            "system",
+            format_args!("{system:?}, from Ollama's model; the recipe puts it into data.system"),
+        );
+    }
+    let draft =
+        Draft { path, base: &base, data: &data, output: &output, system, prompts: &prompts, fit: &fit };
     let text = draft.text(frozen.base.is_ollama());
     let name = path.display().to_string();
     // The written recipe must pass the checks of any recipe.
@@ -130,7 +138,7 @@ fn samples(
         if !path.exists() && !dataset::files::is_pattern(path) {
             bail!("{}: no such file or folder", path.display());
         }
-        Ok((path.to_owned(), read_samples(path, frozen)?))
+        Ok((path.to_owned(), read_samples(path, frozen, frozen.ollama_system.as_deref())?))
     };
     match given {
         Some(path) => read(path),

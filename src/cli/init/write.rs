@@ -11,6 +11,7 @@ pub struct Recipe<'a> {
     pub base: &'a str,
     pub data: &'a Path,
     pub output: &'a PathBuf,
+    pub system: Option<&'a str>,
     pub prompts: &'a [String],
     pub fit: &'a Fit,
 }
@@ -57,7 +58,7 @@ impl Recipe<'_> {
     /// The recipe as TOML.
     pub fn text(&self, ollama: bool) -> String {
         let (train, output) = (self.data.to_string_lossy(), self.output.to_string_lossy());
-        let names = Names { base: self.base, train: &[&train], output: &output };
+        let names = Names { base: self.base, train: &[&train], output: &output, system: self.system };
         self.header(ollama) + &draft::text(self.fit, &names, self.prompts)
     }
 

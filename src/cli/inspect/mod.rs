@@ -85,7 +85,7 @@ pub fn run(args: &InspectArgs) -> Result<()> {
                 _ => model::describe_file(gguf, path),
             }
         }
-        start if start.get(8) == Some(&b'{') => {
+        start if is_safetensors(&start) => {
             args.only_files()?;
             adapter::describe(path, base)
         }
@@ -146,6 +146,11 @@ fn inside(folder: &Path) -> Result<Vec<PathBuf>> {
         }
     });
     Ok(paths)
+}
+
+/// Whether a file begins with the length of a header, which is below 4 GiB, and with the header.
+fn is_safetensors(start: &[u8]) -> bool {
+    start.get(4..9).is_some_and(|bytes| bytes == b"\0\0\0\0{")
 }
 
 /// The first nine bytes, enough to recognise the format.

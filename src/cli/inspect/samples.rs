@@ -32,7 +32,7 @@ pub fn describe(path: &Path, base: Option<&str>, shown: &Shown) -> Result<()> {
     let base = base.unwrap_or("tiny");
     let frozen = OpenBase::named(base, &Template::Auto)?;
     let mut read = Read::default();
-    read.all(path, &frozen, !shown.json)?;
+    read.all(path, &frozen, None, !shown.json)?;
     let samples = read.samples;
     let (tokenizer, shown_samples) = (&frozen.tokenizer, shown_of(&samples, shown.first));
     if shown.json {
@@ -63,11 +63,11 @@ pub fn first(samples: &[Sample], frozen: &OpenBase) {
     shown_of(samples, 1).for_each(|sample| output::marked_sample(&frozen.tokenizer, sample));
 }
 
-/// Reads every sample of `path` without truncation, and prints a line per file. The first file decides which objective the samples are
+/// Reads every sample of `path` without truncation, behind `system`, and prints a line per file. The first file decides which objective the samples are
 /// for.
-pub fn read(path: &Path, frozen: &OpenBase) -> Result<(Vec<Sample>, ObjectiveName)> {
+pub fn read(path: &Path, frozen: &OpenBase, system: Option<&str>) -> Result<(Vec<Sample>, ObjectiveName)> {
     let mut read = Read::default();
-    read.all(path, frozen, true)?;
+    read.all(path, frozen, system, true)?;
     Ok((read.samples, read.objective))
 }
 
@@ -85,8 +85,8 @@ impl Default for Read {
 }
 
 impl Read {
-    fn all(&mut self, path: &Path, frozen: &OpenBase, aloud: bool) -> Result<()> {
-        let mut options = Options::new(&frozen.template);
+    fn all(&mut self, path: &Path, frozen: &OpenBase, system: Option<&str>, aloud: bool) -> Result<()> {
+        let mut options = Options { system, unasked: frozen.unasked(), ..Options::new(&frozen.template) };
         let (paths, skipped) = files::expand(path)?;
         let total = paths.len();
         for (number, path) in paths.into_iter().enumerate() {

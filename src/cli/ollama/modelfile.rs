@@ -77,7 +77,7 @@ fn text(out: &Path, base: &Base, template: &Setting) -> (String, Option<String>)
     lines.extend(chat.system.iter().map(|system| format!("SYSTEM {}", quoted(system))));
     match &chat.parameters {
         Some(parameters) => lines.extend(parameters.iter().flat_map(|(key, value)| parameter(key, value))),
-        None => lines.extend(recommended(base)),
+        None => lines.extend(recommended(base, template)),
     }
     (lines.join("\n") + "\n", warning)
 }
@@ -120,12 +120,12 @@ fn renderer<'a>(base: &Base, chat: &'a ollama::Chat) -> Option<&'a str> {
     }
 }
 
-/// The family's stops and sampling.
-fn recommended(base: &Base) -> Vec<String> {
-    let family = families::of(base.config());
-    let sampling = family.sampling;
-    let mut lines: Vec<String> =
-        family.tokenizer.turn_end.iter().map(|stop| format!("PARAMETER stop {stop:?}")).collect();
+/// The stops of the chat template, and the sampling that the model's authors recommend.
+fn recommended(base: &Base, template: &Setting) -> Vec<String> {
+    let stops = Tokenizer::from_gguf(base.gguf()).ok().zip(run::template(template, base).ok());
+    let stops = stops.map(|(tokenizer, template)| families::stops(&template, &tokenizer)).unwrap_or_default();
+    let mut lines: Vec<String> = stops.iter().map(|stop| format!("PARAMETER stop {stop:?}")).collect();
+    let Some(sampling) = families::recommended_sampling(base) else { return lines };
     lines.push(format!("PARAMETER temperature {}", sampling.temperature));
     if sampling.top_k > 0 {
         lines.push(format!("PARAMETER top_k {}", sampling.top_k));

@@ -159,8 +159,7 @@ fn tool(value: Value, at: &str) -> Result<Value, ApiError> {
             return Err(ApiError::at(&format!("{at}.{key}"), format!("expected {expected}")));
         }
     }
-    if function.get("description").is_none_or(Value::is_null) {
-        function.insert("description".into(), "".into()); // like the tools in training samples
-    }
+    // As in training samples, a function without a description gets none.
+    function.retain(|key, value| key != "description" || !value.is_null());
     Ok(serde_json::json!({ "type": "function", "function": function }))
 }

@@ -146,7 +146,7 @@ pub fn run(args: &ServeArgs) -> Result<()> {
         .with_context(|| format!("cannot listen on {address}; choose another --port or --host"))?;
     let address = listener.local_addr()?;
     let loaded = Loaded::open(&args.model)?;
-    let defaults = args.sampling.options(loaded.frozen.base.config());
+    let defaults = args.sampling.options(&loaded.frozen.base);
     let model = loaded.model()?;
     let workspace = loaded.workspace(&model)?;
     let base = model_name(loaded.frozen.base.name());

@@ -88,7 +88,8 @@ fn data(recipe: &Recipe, session: &Session) {
     };
     line("template", format_args!("{template}; {loss}"));
     let frozen = &session.frozen;
-    if let Some(text) = ollama::rendering(&frozen.base, &frozen.template, &frozen.tokenizer) {
+    let system = recipe.data.system.as_deref();
+    if let Some(text) = ollama::rendering(&frozen.base, &frozen.template, &frozen.tokenizer, system) {
         line("", text);
     }
     for (number, source) in data.sources.iter().enumerate() {

@@ -1,6 +1,6 @@
 //! Command-line options that chat, generate and serve share.
 
-use rullama_train::base::config::Config;
+use rullama_train::base::Base;
 use rullama_train::families;
 use std::path::Path;
 
@@ -94,8 +94,8 @@ impl SamplingArgs {
     }
 
     /// The options for a model.
-    pub fn options(&self, config: &Config) -> Options {
-        let sampling = self.sampling(Sampling::recommended(families::of(config).sampling));
+    pub fn options(&self, base: &Base) -> Options {
+        let sampling = self.sampling(Sampling::recommended(families::sampling(base)));
         Options { sampling, max_new_tokens: self.max_tokens, stop: self.stop.clone(), logprobs: None }
     }
 

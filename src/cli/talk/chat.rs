@@ -45,7 +45,7 @@ pub struct ChatArgs {
 pub fn run(args: &ChatArgs) -> Result<()> {
     args.sampling.check()?;
     let loaded = Loaded::open(&args.model)?;
-    let options = args.sampling.options(loaded.frozen.base.config());
+    let options = args.sampling.options(&loaded.frozen.base);
     let model = loaded.model()?;
     let workspace = loaded.workspace(&model)?;
     let conversation = Conversation::new(args.system.clone());

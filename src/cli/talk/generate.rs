@@ -59,7 +59,7 @@ pub fn run(args: &GenerateArgs) -> Result<()> {
         bail!("no prompt given; use --prompt TEXT or --file FILE");
     }
     let loaded = Loaded::open(&args.model)?;
-    let mut options = args.sampling.options(loaded.frozen.base.config());
+    let mut options = args.sampling.options(&loaded.frozen.base);
     options.logprobs = args.logprobs.map(|top| top as usize);
     let ids: Vec<Vec<u32>> =
         prompts.iter().map(|p| encode(args, &loaded.frozen, p)).collect::<Result<_>>()?;

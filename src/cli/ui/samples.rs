@@ -39,7 +39,12 @@ pub fn read(recipe: &Recipe, files: &[Sent], folder: &std::path::Path) -> Result
     }
     let fit = Fit::of(&samples, recipe.train.objective.name, &frozen);
     let prompts = draft::questions(&samples, &fit, &frozen);
-    let named = Names { base: frozen.base.name(), train: &names, output: "runs/mine" };
+    let named = Names {
+        base: frozen.base.name(),
+        train: &names,
+        output: "runs/mine",
+        system: frozen.ollama_system.as_deref(),
+    };
     let header = format!(
         "#:schema {SCHEMA_URL}\n# {}.\n#\n# recipes/chat.toml of rullama-train documents every key.\n",
         draft::summary(&fit)

@@ -6,7 +6,7 @@ use std::sync::mpsc::Receiver;
 use anyhow::{Result, anyhow};
 use pollster::block_on;
 use rullama_train::adapter::{AdapterPath, OtherBase, load};
-use rullama_train::base::config::Config;
+use rullama_train::base::Base;
 use rullama_train::data::template::{Conversation, Message, Part, ReplyParts, Role};
 use rullama_train::families;
 use rullama_train::model::Model;
@@ -76,7 +76,7 @@ fn reply(gpu: &Device, frozen: &OpenBase, model: &Model<'_>, chat: &Chat) -> Res
     };
     let messages = chat.messages.iter().map(message).collect::<Result<_>>()?;
     let prompt = refusal::prompt(&frozen.template, &frozen.tokenizer, &Conversation::new(messages))?;
-    let options = options(&chat.sampling, config)?;
+    let options = options(&chat.sampling, &frozen.base)?;
     let wanted = prompt.len().saturating_add(options.max_new_tokens).min(config.context_length);
     let context = longest_context(gpu, config, wanted.min(model.positions()));
     let rank = adapter.as_ref().map_or(0, |adapter| adapter.rank);
@@ -109,8 +109,8 @@ fn message(message: &types::Message) -> Result<Message> {
     Ok(Message::new(role.ok_or_else(unknown)?, message.content.clone()))
 }
 
-fn options(given: &types::Sampling, config: &Config) -> Result<Options> {
-    let usual = Sampling::recommended(families::of(config).sampling);
+fn options(given: &types::Sampling, base: &Base) -> Result<Options> {
+    let usual = Sampling::recommended(families::sampling(base));
     let sampling = Sampling {
         temperature: given.temperature.unwrap_or(usual.temperature),
         top_k: given.top_k.unwrap_or(usual.top_k),

@@ -20,7 +20,7 @@ use crate::data::tokenizer::Tokenizer;
 use crate::files;
 
 /// Must be raised when the same file could give different tokens, or when the layout of an entry changes.
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 const MAGIC: &[u8; 8] = b"RLTOKENS";
 /// Smaller files are read about as fast as they are looked up.
 const LEAST_BYTES: usize = 1 << 20;
@@ -86,12 +86,13 @@ impl Cache {
             invalid,
             fields,
             system,
+            unasked,
             ..
         } = options;
         let ending = Ending::of(name);
         let mut hash = Sha256::new();
         hash.update(format!(
-            "{VERSION} {supervision:?} {format:?} {train_on:?} {max_seq_len} {overlong:?} {invalid:?} {fields:?} {system:?} {ending:?}"
+            "{VERSION} {supervision:?} {format:?} {train_on:?} {max_seq_len} {overlong:?} {invalid:?} {fields:?} {system:?} {unasked:?} {ending:?}"
         ));
         hash.update(tokenizer.digest());
         hash.update(template.digest());

@@ -37,6 +37,28 @@ pub enum ComparisonProblem {
          correct the messages"
     )]
     OtherPrompt,
+    /// Several keys that may hold the prompt.
+    #[error(
+        "each of [{}] could be the prompt of the answers, or a part of it; say which is with data.fields = {{ prompt = {:?} }}, or \
+         join them into one \"prompt\"",
+        .found.join(", "), .found[0]
+    )]
+    SeveralPrompts {
+        /// The keys.
+        found: Vec<String>,
+    },
+    /// Two bare texts beside a key that may be their prompt.
+    #[error(
+        "\"chosen\" and \"rejected\" are bare texts, and \"{0}\" beside them may be their prompt; say so with data.fields = \
+         {{ prompt = {0:?} }}, or remove it if each text is a whole document"
+    )]
+    UnreadPrompt(String),
+    /// A prompt that ends with an answer.
+    #[error(
+        "the prompt ends with a message of the assistant, and the answer beside it is another one; expected the prompt to end with \
+         the user or a tool"
+    )]
+    AnsweredPrompt,
     /// The chat template renders the prompt of a pair in two ways.
     #[error(
         "the prompt tokens of \"chosen\" are not those of \"rejected\": one goes on with {chosen:?}, the other with \
@@ -57,7 +79,9 @@ pub enum ComparisonProblem {
 /// The keys that such records have.
 fn compared(supervision: Supervision) -> &'static str {
     match supervision {
-        Supervision::Ratings => "\"prompt\", \"completion\" and \"label\", or \"chosen\" and \"rejected\"",
+        Supervision::Ratings => {
+            "\"prompt\", \"completion\" and \"label\" (or \"messages\" and \"label\"), or \"chosen\" and \"rejected\""
+        }
         _ => "\"chosen\" and \"rejected\"",
     }
 }

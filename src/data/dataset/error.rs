@@ -97,7 +97,7 @@ pub enum Problem {
         "the record has {0}: preference data; to train on it, set train.objective = \"{1}\" (see docs/preference.md); to \
          imitate the good answers, keep only them, as \"prompt\" and \"completion\""
     )]
-    Preference(&'static str, &'static str),
+    Preference(String, &'static str),
     /// A pair or a rating that cannot be used.
     #[error(transparent)]
     Comparison(#[from] ComparisonProblem),
@@ -120,6 +120,12 @@ pub enum Problem {
     /// Not UTF-8.
     #[error("byte {0} is not UTF-8; save the file as UTF-8")]
     Utf8(usize),
+    /// Records under keys instead of in a list.
+    #[error(
+        "the file is an object with a record under each key, such as {0:?}; expected a list of the records: \
+         python -c \"import json,sys; json.dump(list(json.load(sys.stdin).values()), sys.stdout)\" < FILE > LIST"
+    )]
+    Keyed(String),
     /// Not JSON.
     #[error("broken JSON at column {column}: {message}{}", json_hint(.message))]
     Json {
@@ -139,6 +145,45 @@ pub enum Problem {
         column: usize,
         /// The parser's message.
         message: String,
+    },
+    /// A part without its content.
+    #[error("message {number}: a part of type \"{kind}\" has no \"{expected}\"; found the keys [{}]", .found.join(", "))]
+    PartKey {
+        /// The message's number, from 1.
+        number: usize,
+        /// Type of the part.
+        kind: String,
+        /// The key that it needs.
+        expected: &'static str,
+        /// Its keys.
+        found: Vec<String>,
+    },
+    /// Parts in an order that no template shows.
+    #[error(
+        "message {number}: its reasoning, text and function calls are not in this order, which is that of chat templates; expected \
+         reasoning before text, and calls last"
+    )]
+    PartOrder {
+        /// The message's number, from 1.
+        number: usize,
+    },
+    /// Parts of which only some have loss.
+    #[error(
+        "message {number}: only some of its parts have loss; expected one loss flag for the whole message: give the excluded parts \
+         a message of their own, or the sample as \"input_ids\" with \"labels\""
+    )]
+    PartFlags {
+        /// The message's number, from 1.
+        number: usize,
+    },
+    /// Text of the assistant behind its function calls.
+    #[error(
+        "turn {number}: an answer follows a \"function_call\" without its result; put an \"observation\" between them, or the answer \
+         before the call"
+    )]
+    TextAfterCall {
+        /// The turn's number, from 1.
+        number: usize,
     },
     /// A value of the wrong type.
     #[error("expected {expected}, found {found}")]
@@ -206,7 +251,9 @@ pub enum Problem {
         role: Role,
     },
     /// Content that is not text.
-    #[error("message {number}: its \"content\" has a part of type \"{found}\"; expected only \"text\"")]
+    #[error(
+        "message {number}: its \"content\" has a part of type \"{found}\"; expected \"text\", \"reasoning\" or \"tool_call\""
+    )]
     Part {
         /// The message's number, from 1.
         number: usize,
@@ -215,8 +262,8 @@ pub enum Problem {
     },
     /// An invalid or contradictory loss flag.
     #[error(
-        "message {number}: its loss flag is {found}; expected \"weight\": 0 or 1, or \"train\": true or false, not \
-         both"
+        "message {number}: its loss flag is {found}; expected \"weight\": 0 or 1, or \"train\": true or false, and no other flag \
+         that differs"
     )]
     Flag {
         /// The message's number, from 1.

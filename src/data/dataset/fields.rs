@@ -31,7 +31,8 @@ pub const FIELDS: [&str; 18] = [
 const OPTIONAL: [&str; 6] = ["input", "labels", "system", "tools", "history", "weight"];
 
 /// Pairs of question and answer under common names.
-const PAIRS: [(&str, &str); 3] = [("question", "answer"), ("input", "output"), ("prompt", "response")];
+const PAIRS: [(&str, &str); 4] =
+    [("question", "answer"), ("input", "output"), ("prompt", "response"), ("query", "response")];
 
 /// Keys without which the answer of a pair may make no sense: a record that has one is no plain pair.
 const CONTEXT: [&str; 5] = ["context", "instruction", "history", "passage", "conversations"];

@@ -4,14 +4,17 @@
 //! reported as a [`Notice`]. [`parse`] is a pure function of bytes; only [`files`] and [`cache`] access the disk.
 
 mod alpaca;
+mod beside;
 pub mod cache;
 mod comparison_problem;
 mod container;
+mod conversation;
 mod document;
 mod duplicates;
 mod error;
 mod fields;
 pub mod files;
+mod flags;
 mod foreign;
 mod gemini;
 mod input_ids;
@@ -19,6 +22,7 @@ mod messages;
 mod notice;
 #[cfg(feature = "parquet")]
 mod parquet;
+mod parts;
 mod preference;
 mod prompt_completion;
 mod record;
@@ -93,6 +97,15 @@ pub enum Invalid {
     Drop,
 }
 
+/// A system message that nobody wrote into the samples.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unasked<'a> {
+    /// Whether Ollama adds it in use, and not the chat template in training.
+    pub ollama: bool,
+    /// Its text.
+    pub text: &'a str,
+}
+
 /// Settings for reading a dataset.
 #[derive(Clone, Copy)]
 pub struct Options<'a> {
@@ -114,6 +127,8 @@ pub struct Options<'a> {
     pub fields: &'a [Field],
     /// System message of conversations that have none.
     pub system: Option<&'a str>,
+    /// A system message that conversations without one have in use.
+    pub unasked: Option<Unasked<'a>>,
     /// Maximum bytes of a compressed or Parquet file once decompressed, and of its samples. Small files may take half of it.
     pub max_file_size: u64,
     /// Largest `max_seq_len` that the base takes, for messages.
@@ -133,6 +148,7 @@ impl<'a> Options<'a> {
             invalid: Invalid::Error,
             fields: &[],
             system: None,
+            unasked: None,
             max_file_size: MAX_FILE_SIZE,
             context: usize::MAX,
         }
@@ -184,11 +200,13 @@ pub fn parse(
         let samples = tally.parts(parts, name);
         (Container::Text, tally, samples)
     } else {
-        let records = records::records(&unpacked.bytes, ending, most).map_err(failed)?;
+        let (text, not_numbers) = records::without_nan(&unpacked.bytes, ending);
+        let records = records::records(&text, ending, most).map_err(failed)?;
         let expands = compression.is_some() || records.container == Container::Parquet;
         let reader = Reader { name, tokenizer, options, most: expands.then_some(most) };
         let container = records.container;
-        let (tally, samples) = reader.read(records)?;
+        let (mut tally, samples) = reader.read(records)?;
+        tally.not_numbers = not_numbers;
         (container, tally, samples)
     };
     tally.check(options, container, samples.len()).map_err(failed)?;
@@ -275,5 +293,5 @@ fn one(record: Record, tokenizer: &Tokenizer, options: &Options) -> Result<Read,
 
 /// The conversation of a record in the `messages` shape, before rendering.
 pub fn conversation(object: &Map<String, Value>) -> Result<crate::data::template::Conversation, Problem> {
-    messages::conversation(object, "messages", &mut record::Ignored::default())
+    conversation::read(object, "messages", &mut record::Ignored::default())
 }

@@ -6,7 +6,10 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::{Container, Overlong};
+use crate::data::template::LeftOut;
 
+/// Number of characters of a system message that a notice shows.
+const MOST_CHARS: usize = 200;
 /// Number of ignored keys that a notice names.
 const MOST_KEYS: usize = 20;
 
@@ -75,6 +78,21 @@ pub enum What {
         /// Number of these samples.
         count: usize,
     },
+    /// A key that was read as the prompt of compared answers.
+    Prompt {
+        /// The key.
+        key: String,
+        /// Number of these samples.
+        count: usize,
+    },
+    /// Number of samples of which nulls in declared functions, and in calls under the same names, were left out.
+    Nulls(usize),
+    /// Number of samples whose calls or results have nulls, which are trained.
+    KeptNulls(usize),
+    /// Number of values NaN and Infinity, which are read as null.
+    NotNumbers(usize),
+    /// Number of samples with an ignored "label" of 0 or 1.
+    Binary(usize),
     /// Samples with an empty answer.
     EmptyAnswers {
         /// Number of these samples.
@@ -93,14 +111,41 @@ pub enum What {
         /// Number of samples that are no conversations.
         no_conversation: usize,
     },
+    /// Samples without a system message, which the template or Ollama adds.
+    UnaskedSystem {
+        /// Whether Ollama adds it in use, and not the chat template in training.
+        ollama: bool,
+        /// Its text.
+        text: String,
+        /// Number of these samples.
+        count: usize,
+        /// Number of all samples.
+        total: usize,
+    },
+    /// Samples whose last answer ends in a token that ends no reply.
+    OpenEnds {
+        /// Number of these samples.
+        count: usize,
+        /// Number of all samples.
+        total: usize,
+        /// The last token of the first of them.
+        found: String,
+        /// A token that ends a reply.
+        expected: String,
+    },
     /// Tokens in a row, where the recipe does not set them.
     Row(usize),
     /// So few training samples that a run can hardly teach more than to repeat them.
     Few(usize),
     /// Number of samples whose `text` contains control tokens.
     ControlTokens(usize),
-    /// Number of samples with text or reasoning that the chat template drops or changes.
-    LeftOut(usize),
+    /// Samples with parts that the chat template drops or changes.
+    LeftOut {
+        /// Number of these samples.
+        count: usize,
+        /// The parts.
+        what: BTreeSet<LeftOut>,
+    },
     /// Samples with bytes that the vocabulary cannot write.
     Unwritten {
         /// Number of these samples.
@@ -112,8 +157,8 @@ pub enum What {
         /// Container of the records.
         container: Container,
     },
-    /// A property of the base's vocabulary.
-    Vocabulary(String),
+    /// A property of the base.
+    Base(String),
     /// The template writes the current date.
     Date(String),
     /// Samples that equal an earlier one, token by token.
@@ -189,21 +234,9 @@ impl fmt::Display for What {
                 container.unit(),
                 container.unit()
             ),
-            What::Parts { .. }
-            | What::Pair { .. }
-            | What::EmptyAnswers { .. }
-            | What::System { .. }
-            | What::Unwritten { .. }
-            | What::Row(_)
-            | What::Few(_) => f.write_str(&self.reading()),
             What::ControlTokens(count) => {
                 write!(f, "control tokens in texts ({count} of them) are parsed as control tokens")
             }
-            What::LeftOut(count) => write!(
-                f,
-                "the chat template drops or changes text or reasoning of {count} samples (reasoning before the last \
-                 question is history, which no template shows)"
-            ),
             What::Date(date) => {
                 write!(f, "the chat template writes the date, {date}; on another day, the tokens differ")
             }
@@ -223,7 +256,8 @@ impl fmt::Display for What {
             What::Skipped(files) => {
                 write!(f, "skipped files without samples: {}", files.join(", "))
             }
-            What::Cache(text) | What::Vocabulary(text) => f.write_str(text),
+            What::Cache(text) | What::Base(text) => f.write_str(text),
+            _ => f.write_str(&self.reading()),
         }
     }
 }
@@ -248,6 +282,27 @@ impl What {
                     samples(*count)
                 )
             }
+            What::Prompt { key, count } => {
+                format!("\"{key}\" is read as the prompt of the answers ({})", samples(*count))
+            }
+            What::Nulls(count) => format!(
+                "nulls in declared functions, and in calls under the same names, are left out, as tables write them for absent keys ({})",
+                samples(*count)
+            ),
+            What::KeptNulls(count) => format!(
+                "calls or results of {} have nulls, which are trained as values; leave those keys out if a table wrote them for absent \
+                 ones",
+                samples(*count)
+            ),
+            What::NotNumbers(1) => "NaN or Infinity, which JSON lacks, is read as null (1 value)".into(),
+            What::NotNumbers(count) => {
+                format!("NaN and Infinity, which JSON lacks, are read as null ({count} values)")
+            }
+            What::Binary(count) => format!(
+                "\"label\" is ignored ({}); if it rates the answers, train.objective = \"kto\" learns from it, while \"sft\" imitates \
+                 the bad ones too",
+                samples(*count)
+            ),
             What::EmptyAnswers { count, total, number, container } => format!(
                 "{count} of {total} samples have an empty answer, which teaches the model to say nothing; the first is {} {number}",
                 container.unit()
@@ -266,6 +321,24 @@ impl What {
                 let both: Vec<String> = own.into_iter().chain(others).collect();
                 format!("data.system was not added to {}", both.join(" and "))
             }
+            What::UnaskedSystem { ollama, text, count, total } => {
+                let all = of_all(*count, *total);
+                let text = shortened(text);
+                match ollama {
+                    true => format!(
+                        "Ollama's model has the system message {text}, which Ollama puts in front of every conversation, and training does \
+                         not ({all} without one); set data.system to it"
+                    ),
+                    false => format!(
+                        "the chat template adds a system message of its own to {all}: {text}; data.system replaces it"
+                    ),
+                }
+            }
+            What::OpenEnds { count, total, found, expected } => format!(
+                "the answers of {} end in {found:?}, which ends no reply, so that the model goes on up to the limit in chat, generate, \
+                 serve and Ollama; expected a chat template that ends answers in a token such as {expected}",
+                of_all(*count, *total)
+            ),
             What::Unwritten { count, number, bytes, container } => {
                 let bytes: Vec<String> = bytes.iter().map(|byte| format!("0x{byte:02X}")).collect();
                 format!(
@@ -276,6 +349,20 @@ impl What {
                     bytes.join(", "),
                     container.unit()
                 )
+            }
+            What::LeftOut { count, what } => {
+                let names: Vec<&str> = what.iter().map(|part| part_name(*part)).collect();
+                let (last, before) =
+                    names.split_last().map_or(("", vec![]), |(last, all)| (*last, all.to_vec()));
+                let all =
+                    if before.is_empty() { last.into() } else { format!("{} and {last}", before.join(", ")) };
+                let history = match what.contains(&LeftOut::Reasoning) {
+                    true => {
+                        " (reasoning before the last question is history, which most templates do not show)"
+                    }
+                    false => "",
+                };
+                format!("the chat template drops or changes {all} of {}{history}", samples(*count))
             }
             What::Row(tokens) => {
                 format!("not set; rows have {tokens} tokens, which is what samples and base allow")
@@ -288,6 +375,29 @@ impl What {
             ),
             other => unreachable!("{other:?} is described elsewhere"),
         }
+    }
+}
+
+/// A number of samples, which may be all.
+fn of_all(count: usize, total: usize) -> String {
+    if count == total { format!("all {}", samples(total)) } else { format!("{count} of {}", samples(total)) }
+}
+
+/// The start of a text in quotes.
+fn shortened(text: &str) -> String {
+    match text.char_indices().nth(MOST_CHARS) {
+        Some((end, _)) => format!("{:?} …", &text[..end]),
+        None => format!("{text:?}"),
+    }
+}
+
+fn part_name(part: LeftOut) -> &'static str {
+    match part {
+        LeftOut::System => "the system message",
+        LeftOut::Text => "text",
+        LeftOut::Reasoning => "reasoning",
+        LeftOut::Call => "a function call without loss",
+        LeftOut::Function => "a function's declaration",
     }
 }
 

@@ -4,10 +4,10 @@
 
 use serde_json::{Map, Value};
 
+use super::beside::side;
+use super::conversation::{BESIDE, turns, with_beside};
 use super::error::Problem;
-use super::messages::{kwargs, list_of};
-use super::record::{Ignored, optional_text, wrong};
-use super::tools;
+use super::record::{Ignored, wrong};
 use crate::data::template::{Conversation, Message, Role};
 
 /// Converts the pair to one conversation.
@@ -15,26 +15,13 @@ pub(super) fn conversation(
     object: &Map<String, Value>,
     ignored: &mut Ignored,
 ) -> Result<Conversation, Problem> {
-    ignored.note(object, &["prompt", "completion", "system", "tools", "chat_template_kwargs"], "")?;
-    let system = optional_text(object, "system")?;
-    let (mut messages, mut trained_from) = match (&object["prompt"], &object["completion"]) {
-        (Value::String(prompt), Value::String(completion)) => {
-            (vec![Message::new(Role::User, prompt), Message::new(Role::Assistant, completion)], 1)
-        }
-        (prompt @ Value::Array(_), completion @ Value::Array(_)) => {
-            let mut messages = list_of(prompt, "prompt", 0, ignored)?;
-            let trained_from = messages.len();
-            messages.extend(list_of(completion, "completion", trained_from, ignored)?);
-            (messages, trained_from)
-        }
-        (Value::String(_), other) => return Err(wrong("completion", "a string like \"prompt\"", other)),
-        (Value::Array(_), other) => return Err(wrong("completion", "a list like \"prompt\"", other)),
-        (other, _) => return Err(wrong("prompt", "a string or a list of messages", other)),
+    ignored.note(object, &[&["prompt", "completion"][..], &BESIDE].concat(), "")?;
+    let mut messages = match &object["prompt"] {
+        Value::String(prompt) => vec![Message::new(Role::User, prompt)],
+        prompt @ Value::Array(_) => turns(prompt, "prompt", 0, ignored)?,
+        other => return Err(wrong("prompt", "a string or a list of messages", other)),
     };
-    if !system.is_empty() {
-        messages.insert(0, Message::new(Role::System, system));
-        trained_from += 1;
-    }
-    let (tools, kwargs) = (tools::declared(object.get("tools"))?, kwargs(object)?);
-    Ok(Conversation { messages, tools, trained_from, kwargs })
+    let trained_from = messages.len();
+    messages.extend(side(&object["completion"], "completion", trained_from, ignored)?);
+    with_beside(object, messages, trained_from, ignored)
 }

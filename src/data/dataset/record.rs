@@ -1,15 +1,18 @@
 //! One record of a dataset: from bytes to a JSON object, and the keys that are ignored.
 
+use std::collections::HashSet;
+
 use indexmap::IndexSet;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use super::error::Problem;
 use crate::data::batch::IGNORE;
+use crate::data::digits;
 use crate::data::template::Rendered;
 
 /// Keys that change the meaning of a sample. Ignoring them silently would train on something else.
-const UNSUPPORTED: [&str; 18] = [
+const UNSUPPORTED: [&str; 23] = [
     "system",
     "tools",
     "functions",
@@ -25,14 +28,26 @@ const UNSUPPORTED: [&str; 18] = [
     "videos",
     "weight",
     "train",
+    "training",
+    "loss_weight",
+    "loss_scale",
+    "loss_mask",
+    "train_detail",
     "thinking",
     "reasoning",
     "reasoning_content",
 ];
 
-/// Keys of a record that training ignores, in the order of their appearance.
+/// Parts of a record that training ignores.
 #[derive(Default)]
-pub(super) struct Ignored(pub IndexSet<String>);
+pub(super) struct Ignored {
+    /// Keys, in the order of their appearance.
+    pub keys: IndexSet<String>,
+    /// Whether keys of functions or calls were left out because their values are null.
+    pub nulls: bool,
+    /// Whether calls or results have nulls that are trained.
+    pub kept_nulls: bool,
+}
 
 impl Ignored {
     /// Records every key that is not `known`. Fails for an unsupported key, unless its value is empty.
@@ -42,7 +57,7 @@ impl Ignored {
             if UNSUPPORTED.contains(&key.as_str()) && !is_empty(value) {
                 return Err(Problem::UnsupportedKey(path));
             }
-            self.0.insert(path);
+            self.keys.insert(path);
         }
         Ok(())
     }
@@ -51,7 +66,7 @@ impl Ignored {
 /// Parses a JSON object.
 pub(super) fn object(line: &[u8]) -> Result<Map<String, Value>, Problem> {
     let text = std::str::from_utf8(line).map_err(|error| Problem::Utf8(error.valid_up_to() + 1))?;
-    match serde_json::from_str(text) {
+    match digits::parse(text) {
         Ok(Value::Object(object)) => Ok(object),
         Ok(other) => Err(Problem::Type { expected: "a JSON object".to_owned(), found: kind(&other) }),
         Err(error) => Err(Problem::Json { column: error.column(), message: message(&error) }),
@@ -103,7 +118,43 @@ pub(super) fn kind(value: &Value) -> &'static str {
         Value::Number(_) => "a number",
         Value::String(_) => "a string",
         Value::Array(_) => "a list",
+        value if digits::digits(value).is_some() => "a number",
         Value::Object(_) => "an object",
+    }
+}
+
+/// Removes every key whose value is null from the declaration of a function, at any depth, as rows of Parquet files lack them. Adds their
+/// names to `padding`. The default of a schema that null fits is a value.
+pub(super) fn without_nulls(value: &mut Value, padding: &mut HashSet<String>) {
+    match value {
+        Value::Array(items) => items.iter_mut().for_each(|item| without_nulls(item, padding)),
+        Value::Object(fields) => {
+            let nullable = fields.contains_key("anyOf") || fields.get("type").is_some_and(Value::is_array);
+            fields.retain(|key, value| {
+                let kept = !value.is_null() || nullable && key == "default";
+                if !kept {
+                    padding.insert(key.clone());
+                }
+                kept
+            });
+            fields.values_mut().for_each(|value| without_nulls(value, padding));
+        }
+        _ => {}
+    }
+}
+
+/// Removes the keys of `padding` whose values are null, at any depth. Returns whether another null is left.
+pub(super) fn without_padding(value: &mut Value, padding: &HashSet<String>) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Array(items) => {
+            items.iter_mut().fold(false, |left, item| without_padding(item, padding) | left)
+        }
+        Value::Object(fields) => {
+            fields.retain(|key, value| !value.is_null() || !padding.contains(key));
+            fields.values_mut().fold(false, |left, value| without_padding(value, padding) | left)
+        }
+        _ => false,
     }
 }
 

@@ -1,5 +1,9 @@
 //! The records of a file, one at a time, so that a small file cannot fill the memory.
 
+use std::borrow::Cow;
+use std::sync::LazyLock;
+
+use regex::bytes::{Captures, Regex};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
@@ -46,6 +50,32 @@ pub(super) struct Records<'a> {
 
 /// Keys under which a file may have its only list of records.
 const WRAPPERS: [&str; 6] = ["data", "samples", "examples", "items", "records", "train"];
+
+/// Words of Python's JSON that JSON lacks.
+static NOT_NUMBERS: LazyLock<Regex> =
+    LazyLock::new(|| Regex::new(r#""(?:[^"\\\n]|\\.)*"|-?\b(?:NaN|Infinity)\b"#).expect("valid"));
+
+/// Replaces NaN and Infinity, as Python's json writes them, by null. Returns their number too.
+pub(super) fn without_nan<'a>(bytes: &'a [u8], ending: Ending) -> (Cow<'a, [u8]>, usize) {
+    let start = bytes.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(bytes).trim_ascii_start();
+    let is_json = ending == Ending::Other && start.starts_with(b"{") || start.starts_with(b"[");
+    if !is_json || bytes.starts_with(b"PAR1") || !["NaN", "Infinity"].iter().any(|word| find(bytes, word)) {
+        return (bytes.into(), 0);
+    }
+    let mut count = 0;
+    let replaced = NOT_NUMBERS.replace_all(bytes, |found: &Captures| match &found[0] {
+        text if text.starts_with(b"\"") => text.to_vec(),
+        _ => {
+            count += 1;
+            b"null".to_vec()
+        }
+    });
+    (replaced.into_owned().into(), count)
+}
+
+fn find(bytes: &[u8], word: &str) -> bool {
+    bytes.windows(word.len()).any(|window| window == word.as_bytes())
+}
 
 /// Splits the bytes of an uncompressed file into records. Accepts a byte order mark, CRLF line endings, and empty lines.
 /// `most`: limit in bytes for what a Parquet file decompresses to.
@@ -102,11 +132,25 @@ fn objects(bytes: &[u8]) -> Result<Option<Records<'_>>, Problem> {
         let items = Values::items(bytes, start)?;
         return Ok(Some(Records { container: Container::Array, ignored, iter: Box::new(items) }));
     }
+    if let Some(key) = keyed(first).filter(|_| only) {
+        return Err(Problem::Keyed(key));
+    }
     let line_end = bytes.iter().position(|&b| b == b'\n').unwrap_or(bytes.len());
     if values.at <= line_end && bytes[values.at..line_end].trim_ascii().is_empty() {
         return Ok(None);
     }
     Ok(Some(records_of(Container::Objects, Box::new(Values::concatenated(bytes)))))
+}
+
+/// The first key of an object whose values are records.
+fn keyed(object: &[u8]) -> Option<String> {
+    let members = record::members(object)?;
+    let is_record = |value: &RawValue| {
+        let members = record::members(value.get().as_bytes()).unwrap_or_default();
+        let keys: Vec<&str> = members.iter().map(|(key, _)| key.as_str()).collect();
+        shape::identifies(&keys) || keys.contains(&"chosen")
+    };
+    members.iter().all(|(_, value)| is_record(value)).then(|| members.first().map(|(key, _)| key.clone()))?
 }
 
 /// If an object is no sample but holds one list of them: the offset in the file after the list's bracket, and its other keys.

@@ -1,16 +1,16 @@
 //! One record to one sample.
 
+use std::collections::BTreeSet;
+
 use indexmap::IndexSet;
 use serde_json::{Map, Value};
 
 use super::error::Problem;
 use super::shape::{Format, shape};
-use super::{
-    Options, Overlong, alpaca, fields, gemini, input_ids, messages, prompt_completion, record, sharegpt, text,
-};
+use super::{Options, Overlong, alpaca, beside, fields, gemini, input_ids, prompt_completion, record, text};
 use crate::data::batch::IGNORE;
 use crate::data::compare::Side;
-use crate::data::template::{Conversation, Message, Rendered, Role};
+use crate::data::template::{Conversation, LeftOut, Message, Rendered, Role, last_loss};
 use crate::data::tokenizer::Tokenizer;
 
 /// Result of one record.
@@ -23,14 +23,24 @@ pub(super) struct Read {
     pub length: usize,
     pub overlong: bool,
     pub control_tokens: bool,
-    pub left_out: bool,
+    pub left_out: BTreeSet<LeftOut>,
     pub ignored: IndexSet<String>,
     /// The names of a pair that was read as prompt and completion.
     pub pair: Option<(&'static str, &'static str)>,
+    /// The name of the prompt beside answers, if it is not "prompt".
+    pub prompt: Option<&'static str>,
+    /// Whether nulls of functions or calls were left out.
+    pub nulls: bool,
+    /// Whether nulls of calls or results are trained.
+    pub kept_nulls: bool,
+    /// Whether a "label" of 0 or 1, which may be a rating, is ignored.
+    pub binary: bool,
     /// Whether an answer with loss is empty.
     pub empty: bool,
     /// Whether all loss tokens are end marks or white space.
     pub silent: bool,
+    /// The token in which the last answer ends, and the one that it should end in, if the former ends no reply.
+    pub open_end: Option<(String, String)>,
     /// The fate of the system message that the options add.
     pub system: System,
 }
@@ -45,6 +55,8 @@ pub(super) enum System {
     Own,
     /// The sample is no conversation.
     NoConversation,
+    /// It has none, and the options add none.
+    Missing,
 }
 
 /// Converts one record to a sample.
@@ -60,19 +72,15 @@ pub(super) fn sample(
     }
     let mut ignored = record::Ignored::default();
     read.shape = shape(&object, options.format)?;
-    let conversation = match read.shape {
-        Format::Messages | Format::Auto => Some(messages::conversation(&object, "messages", &mut ignored)?),
-        Format::PromptCompletion => Some(prompt_completion::conversation(&object, &mut ignored)?),
-        Format::Alpaca => Some(alpaca::conversation(&object, &mut ignored)?),
-        Format::Sharegpt => Some(sharegpt::conversation(&object, &mut ignored)?),
-        Format::Gemini => Some(gemini::conversation(&object, &mut ignored)?),
-        Format::Text | Format::InputIds | Format::Preference | Format::Rated => None,
-    };
+    read.binary = beside::is_binary(&object) && read.shape.is_conversation();
+    let conversation = conversation(&object, read.shape, &mut ignored)?;
     let rendered = match conversation {
         Some(mut conversation) => {
             read.system = add_system(&mut conversation, options.system);
             read.empty = has_empty_answer(&conversation, options);
-            options.template.render(tokenizer, &conversation, options.train_on)?
+            let rendered = options.template.render(tokenizer, &conversation, options.train_on)?;
+            read.open_end = open_end(&rendered, &conversation, tokenizer, options);
+            rendered
         }
         None => {
             read.system = options.system.map_or(System::Added, |_| System::NoConversation);
@@ -91,19 +99,38 @@ pub(super) fn sample(
     read.silent = is_silent(&rendered, tokenizer);
     read.empty |= read.silent;
     read.length = rendered.ids.len();
-    read.left_out = rendered.left_out;
+    read.left_out.clone_from(&rendered.left_out);
     read.overlong = read.length > options.max_seq_len;
     read.rendered = fit(rendered, options)?.map(|rendered| (Side::Example, rendered)).into_iter().collect();
-    read.ignored = ignored.0;
+    (read.ignored, read.nulls, read.kept_nulls) = (ignored.keys, ignored.nulls, ignored.kept_nulls);
     Ok(read)
+}
+
+/// The conversation of a record of this shape. `None`: its shape has none.
+pub(super) fn conversation(
+    object: &Map<String, Value>,
+    shape: Format,
+    ignored: &mut record::Ignored,
+) -> Result<Option<Conversation>, Problem> {
+    Ok(Some(match shape {
+        Format::Messages | Format::Auto => super::conversation::read(object, "messages", ignored)?,
+        Format::PromptCompletion => prompt_completion::conversation(object, ignored)?,
+        Format::Alpaca => alpaca::conversation(object, ignored)?,
+        Format::Sharegpt => super::conversation::read(object, "conversations", ignored)?,
+        Format::Gemini => gemini::conversation(object, ignored)?,
+        Format::Text | Format::InputIds | Format::Preference | Format::Rated => return Ok(None),
+    }))
 }
 
 /// Puts a system message in front of a conversation that has none.
 pub(super) fn add_system(conversation: &mut Conversation, system: Option<&str>) -> System {
-    let Some(system) = system else { return System::Added };
-    if conversation.messages.first().is_some_and(|message| message.role == Role::System) {
-        return System::Own;
-    }
+    let own = conversation.messages.first().is_some_and(|message| message.role == Role::System);
+    let system = match system {
+        Some(_) if own => return System::Own,
+        Some(system) => system,
+        None if own => return System::Added,
+        None => return System::Missing,
+    };
     conversation.messages.insert(0, Message::new(Role::System, system));
     conversation.trained_from += 1;
     System::Added
@@ -124,6 +151,19 @@ pub(super) fn is_silent(rendered: &Rendered, tokenizer: &Tokenizer) -> bool {
         let id = label as u32;
         tokenizer.eos().contains(&id) || tokenizer.token_bytes(id).trim_ascii().is_empty()
     })
+}
+
+/// The last token of the last answer if it does not end a reply, and the token that does.
+pub(super) fn open_end(
+    rendered: &Rendered,
+    conversation: &Conversation,
+    tokenizer: &Tokenizer,
+    options: &Options,
+) -> Option<(String, String)> {
+    let trained = conversation.trained(options.train_on).last() == Some(&true);
+    let last = last_loss(tokenizer, &rendered.labels).filter(|_| trained)?;
+    let spelled = |id| tokenizer.decode(&[id]);
+    (!tokenizer.eos().contains(&last)).then(|| (spelled(last), spelled(tokenizer.turn_end())))
 }
 
 /// Truncates an overlong sample. Returns `None` if it is dropped, or an error once all samples are counted.

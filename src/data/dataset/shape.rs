@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value};
 
+use super::beside;
 use super::error::Problem;
 
 /// Shape of a record.
@@ -61,6 +62,11 @@ impl Format {
         }
     }
 
+    /// Whether it is a conversation.
+    pub(super) fn is_conversation(self) -> bool {
+        !matches!(self, Format::Text | Format::InputIds)
+    }
+
     /// The keys that identify it.
     pub(super) fn keys(self) -> &'static [&'static str] {
         match self {
@@ -81,7 +87,7 @@ impl Format {
 /// The shape that a record's keys identify, or the requested one. Any other shape takes precedence over `text`, which then
 /// holds the same sample already rendered.
 pub(super) fn shape(object: &Map<String, Value>, format: Format) -> Result<Format, Problem> {
-    refuse_preferences(object)?;
+    refuse_preferences(object, format)?;
     let fits = |shape: &Format| {
         let asked_for = format == Format::Auto || format == *shape;
         asked_for && shape.keys().iter().all(|&key| object.contains_key(key))
@@ -105,14 +111,26 @@ pub(super) fn identifies(keys: &[&str]) -> bool {
     Format::SHAPES.iter().any(|shape| shape.keys().iter().all(|key| keys.contains(key)))
 }
 
+/// Keys of an answer, or of messages that may end with one.
+const ANSWERS: [&str; 7] =
+    ["completion", "messages", "conversations", "contents", "output", "response", "answer"];
+
 /// Fails for a record that compares answers (DPO, ORPO) or rates one (KTO): training on it as an example would teach the
-/// rejected answers too.
-fn refuse_preferences(object: &Map<String, Value>) -> Result<(), Problem> {
-    let compares = object.contains_key("chosen") && object.contains_key("rejected");
-    let rates = object.contains_key("completion") && object.get("label").is_some_and(Value::is_boolean);
-    match (compares, rates) {
-        (true, _) => Err(Problem::Preference("\"chosen\" and \"rejected\"", "dpo")),
-        (_, true) => Err(Problem::Preference("\"completion\" with a \"label\" of true or false", "kto")),
+/// rejected answers too. A format that the recipe names says that the pair beside it does not count.
+fn refuse_preferences(object: &Map<String, Value>, format: Format) -> Result<(), Problem> {
+    if let (Some([chosen, rejected]), Format::Auto) = (beside::pair(object), format) {
+        return Err(Problem::Preference(format!("\"{chosen}\" and \"{rejected}\""), "dpo"));
+    }
+    let is_rating = |value: &Value| match value {
+        Value::Bool(_) => true,
+        Value::String(text) => ["true", "false"].contains(&text.trim().to_lowercase().as_str()),
+        _ => false,
+    };
+    let answer = ANSWERS.into_iter().find(|key| beside::has(object, key));
+    match (answer, beside::rating(object).filter(|key| is_rating(&object[*key]))) {
+        (Some(answer), Some(rating)) => {
+            Err(Problem::Preference(format!("\"{answer}\" with a \"{rating}\" of true or false"), "kto"))
+        }
         _ => Ok(()),
     }
 }

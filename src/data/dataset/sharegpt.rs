@@ -1,38 +1,52 @@
 //! `{"conversations": [{"from": "human", "value": "…"}, {"from": "gpt", "value": "…"}, …]}`, with LLaMA-Factory's extensions
 //! `function_call`, `observation`, `system` and `tools`.
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::error::Problem;
-use super::messages::{self, train};
-use super::record::{Ignored, kind, list, optional_text};
-use super::tools;
-use crate::data::template::{Conversation, Message, Role};
+use super::record::{Ignored, kind};
+use super::{flags, tools};
+use crate::data::template::{Message, Role};
 
-const LIST: &str = "conversations";
+/// Keys of a turn's reasoning.
+const THINKING: [&str; 3] = ["reasoning_content", "reasoning", "thinking"];
 
-/// Converts a record to a conversation. Messages with `role` and `content` are accepted too.
-pub(super) fn conversation(
-    object: &Map<String, Value>,
+/// Reads turns. `before`: number of messages in front of them, for errors. A call behind an answer or another call belongs to its
+/// message.
+pub(super) fn turns(
+    turns: &[Value],
+    key: &str,
+    before: usize,
     ignored: &mut Ignored,
-) -> Result<Conversation, Problem> {
-    let turns = list(&object[LIST], LIST, "turns")?;
-    if turns.first().is_some_and(|turn| turn.get("role").is_some()) {
-        return messages::conversation(object, LIST, ignored);
+) -> Result<Vec<Message>, Problem> {
+    let mut messages: Vec<Message> = Vec::new();
+    for (index, value) in turns.iter().enumerate() {
+        let number = before + index + 1;
+        let turn = turn(value, &format!("{key}[]"), number, ignored)?;
+        match messages.last_mut() {
+            Some(last) if last.role == Role::Assistant && !turn.tool_calls.is_empty() => {
+                if !turn.thinking.is_empty() {
+                    return Err(Problem::PartOrder { number });
+                }
+                last.train = flags::both(last.train, turn.train, number)?;
+                last.tool_calls.extend(turn.tool_calls);
+            }
+            Some(last) if turn.role == Role::Assistant && !last.tool_calls.is_empty() => {
+                return Err(Problem::TextAfterCall { number });
+            }
+            _ => messages.push(turn),
+        }
     }
-    ignored.note(object, &[LIST, "system", "tools"], "")?;
-    let mut messages = Vec::new();
-    let system = optional_text(object, "system")?;
-    if !system.is_empty() {
-        messages.push(Message::new(Role::System, system));
-    }
-    for (index, turn) in turns.iter().enumerate() {
-        messages.push(message(turn, index + 1, ignored)?);
-    }
-    Ok(Conversation { tools: tools::declared(object.get("tools"))?, ..Conversation::new(messages) })
+    Ok(messages)
 }
 
-fn message(turn: &Value, number: usize, ignored: &mut Ignored) -> Result<Message, Problem> {
+/// Reads turn `number`. `path`: the key that holds it, for notices.
+pub(super) fn turn(
+    turn: &Value,
+    path: &str,
+    number: usize,
+    ignored: &mut Ignored,
+) -> Result<Message, Problem> {
     let Value::Object(object) = turn else {
         let expected = format!("turn {number} to be an object with \"from\" and \"value\"");
         return Err(Problem::Type { expected, found: kind(turn) });
@@ -40,7 +54,9 @@ fn message(turn: &Value, number: usize, ignored: &mut Ignored) -> Result<Message
     let (Some(from), Some(value)) = (object.get("from"), object.get("value")) else {
         return Err(Problem::TurnKeys { number, found: object.keys().cloned().collect() });
     };
-    ignored.note(object, &["from", "value", "weight", "train"], &format!("{LIST}[]."))?;
+    let thinking = THINKING.iter().find_map(|key| object.get(*key)?.as_str()).unwrap_or_default();
+    let known = [&["from", "value"][..], &flags::MESSAGE, &THINKING].concat();
+    ignored.note(object, &known, &format!("{path}."))?;
     let text = |value: &Value, key: &str| match value {
         Value::String(text) => Ok(text.clone()),
         other => {
@@ -48,22 +64,26 @@ fn message(turn: &Value, number: usize, ignored: &mut Ignored) -> Result<Message
             Err(Problem::Type { expected, found: kind(other) })
         }
     };
-    let (from, value) = (text(from, "from")?, text(value, "value")?);
-    let message = match from.as_str() {
-        "system" => Message::new(Role::System, value),
-        "human" | "user" | "prompter" => Message::new(Role::User, value),
-        "gpt" | "assistant" | "model" | "bot" | "chatgpt" => Message::new(Role::Assistant, value),
-        "observation" | "tool" => Message::new(Role::Tool, value),
-        "function_call" => {
-            let calls: Value = serde_json::from_str(&value)
-                .map_err(|_| Problem::Call { number, problem: "must be JSON" })?;
-            let calls = match &calls {
-                Value::Array(_) => tools::calls(&calls, number)?,
-                one => vec![tools::call(one, number)?],
-            };
-            Message { tool_calls: calls, ..Message::new(Role::Assistant, "") }
+    let from = text(from, "from")?;
+    let says = |role: Role| text(value, "value").map(|text| Message::new(role, text));
+    let message = match from.to_lowercase().as_str() {
+        "system" => says(Role::System)?,
+        "human" | "user" | "prompter" => says(Role::User)?,
+        "gpt" | "assistant" | "model" | "bot" | "chatgpt" => says(Role::Assistant)?,
+        "observation" | "tool" | "tool_response" | "function_response" => says(Role::Tool)?,
+        "function_call" | "tool_call" => {
+            Message { tool_calls: tools::written(value, number)?, ..Message::new(Role::Assistant, "") }
         }
         _ => return Err(Problem::From { number, found: from }),
     };
-    Ok(Message { train: train(object, number)?, ..message })
+    let message = Message {
+        train: flags::of(object, &flags::MESSAGE, number)?,
+        thinking: thinking.to_owned(),
+        ..message
+    };
+    match message.role {
+        Role::Assistant => Ok(message),
+        role if !thinking.is_empty() => Err(Problem::Misplaced { number, key: "reasoning_content", role }),
+        _ => Ok(message),
+    }
 }

@@ -9,7 +9,7 @@ use super::sample::{Read, System};
 use super::{Container, Format, Options, Overlong, What};
 use crate::data::batch::Sample;
 use crate::data::compare::Side;
-use crate::data::template::Rendered;
+use crate::data::template::{LeftOut, Rendered};
 
 /// Results of a file's records.
 #[derive(Default)]
@@ -22,18 +22,26 @@ pub(super) struct Tally {
     first_overlong: Option<(usize, usize)>,
     longest: usize,
     control_tokens: usize,
-    left_out: usize,
+    left_out: (usize, BTreeSet<LeftOut>),
     /// Number of samples with bytes that the vocabulary cannot write, the first one's number, and the bytes.
     unwritten: (usize, Option<usize>, BTreeSet<u8>),
     pub ignored: IndexMap<String, usize>,
     invalid: (usize, Option<(usize, String)>),
     pairs: Vec<((&'static str, &'static str), usize)>,
+    prompts: Vec<(&'static str, usize)>,
+    nulls: (usize, usize),
+    /// Number of NaN and Infinity.
+    pub not_numbers: usize,
+    binary: usize,
     empty: usize,
     /// Number of the first sample with an empty answer.
     first_empty: Option<usize>,
     silent: usize,
     own_system: usize,
     without_system: usize,
+    missing_system: usize,
+    /// Number of samples whose last answer ends in no token that ends a reply, with the first one's tokens.
+    open_ends: (usize, Option<(String, String)>),
     /// Number of tokens of a file of plain text, if it was cut.
     cut: Option<usize>,
 }
@@ -48,14 +56,24 @@ impl Tally {
             self.longest = self.longest.max(read.length);
         }
         self.control_tokens += usize::from(read.control_tokens);
-        self.left_out += usize::from(read.left_out);
+        self.left_out.0 += usize::from(!read.left_out.is_empty());
+        self.left_out.1.extend(read.left_out);
         self.own_system += usize::from(read.system == System::Own);
         self.without_system += usize::from(read.system == System::NoConversation);
+        self.missing_system += usize::from(read.system == System::Missing);
+        if let Some(tokens) = read.open_end {
+            self.open_ends.0 += 1;
+            self.open_ends.1.get_or_insert(tokens);
+        }
         read.ignored.into_iter().for_each(|key| *self.ignored.entry(key).or_default() += 1);
         self.note_unwritten(number, read.rendered.iter().map(|(_, rendered)| rendered));
         if !read.rendered.is_empty() {
             increment(&mut self.shapes, read.shape);
             read.pair.into_iter().for_each(|pair| increment(&mut self.pairs, pair));
+            read.prompt.into_iter().for_each(|key| increment(&mut self.prompts, key));
+            self.nulls.0 += usize::from(read.nulls);
+            self.nulls.1 += usize::from(read.kept_nulls);
+            self.binary += usize::from(read.binary);
             self.silent += usize::from(read.silent);
             if read.empty {
                 self.empty += 1;
@@ -134,11 +152,33 @@ impl Tally {
         for ((prompt, completion), count) in self.pairs {
             notices.push(What::Pair { prompt: prompt.into(), completion: completion.into(), count });
         }
+        for (key, count) in self.prompts {
+            notices.push(What::Prompt { key: key.into(), count });
+        }
+        if self.not_numbers > 0 {
+            notices.push(What::NotNumbers(self.not_numbers));
+        }
+        if self.nulls.0 > 0 {
+            notices.push(What::Nulls(self.nulls.0));
+        }
+        if self.nulls.1 > 0 {
+            notices.push(What::KeptNulls(self.nulls.1));
+        }
+        if self.binary > 0 {
+            notices.push(What::Binary(self.binary));
+        }
         if let Some(number) = self.first_empty {
             notices.push(What::EmptyAnswers { count: self.empty, total, number, container });
         }
         if self.own_system + self.without_system > 0 {
             notices.push(What::System { own: self.own_system, no_conversation: self.without_system });
+        }
+        if let (count @ 1.., Some(unasked)) = (self.missing_system, options.unasked) {
+            let (ollama, text) = (unasked.ollama, unasked.text.to_owned());
+            notices.push(What::UnaskedSystem { ollama, text, count, total });
+        }
+        if let (count, Some((found, expected))) = self.open_ends {
+            notices.push(What::OpenEnds { count, total, found, expected });
         }
         if self.control_tokens > 0 {
             notices.push(What::ControlTokens(self.control_tokens));
@@ -146,8 +186,8 @@ impl Tally {
         if let (count, Some(number), bytes) = self.unwritten {
             notices.push(What::Unwritten { count, number, bytes, container });
         }
-        if self.left_out > 0 {
-            notices.push(What::LeftOut(self.left_out));
+        if let (count @ 1.., what) = self.left_out {
+            notices.push(What::LeftOut { count, what });
         }
         if !self.ignored.is_empty() {
             notices.push(What::IgnoredKeys { keys: self.ignored.into_iter().collect(), container });

@@ -25,7 +25,7 @@ pub(super) fn sample(
         ids.insert(0, bos);
     }
     let ends = |id: &u32| text.trim_end().as_bytes().ends_with(&tokenizer.token_bytes(*id));
-    if !tokenizer.eos().iter().any(ends) {
+    if !tokenizer.eos().iter().filter(|id| tokenizer.is_special(**id)).any(ends) {
         ids.push(tokenizer.end_of_text());
     }
     let labels = ids.iter().map(|&id| id as i32).collect();

@@ -7,7 +7,7 @@ use super::{Conversation, Role};
 use crate::data::tokenizer::Tokenizer;
 
 /// Why a conversation cannot be rendered. Message numbers count from 1.
-#[derive(Debug, PartialEq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum TemplateError {
     /// A conversation without messages.
     #[error(
@@ -84,10 +84,19 @@ pub enum TemplateError {
         problem: String,
     },
     /// A field that the template never reads.
-    #[error(
-        "the chat template never reads \"{0}\", so the sample would lose it; remove it from the data, or choose another data.template"
-    )]
+    #[error("{}", unused(.0))]
     Unused(String),
+    /// A function call that the template does not write.
+    #[error(
+        "message {number}: the chat template leaves out {what}; give each call a message of its own if the template writes one per message, \
+         or choose another data.template"
+    )]
+    DroppedCall {
+        /// The message's number.
+        number: usize,
+        /// The call.
+        what: String,
+    },
     /// A message whose tokens cannot be located.
     #[error("message {number}: its tokens cannot be separated from the others: {problem}")]
     Mask {
@@ -96,6 +105,21 @@ pub enum TemplateError {
         /// The problem and the next step.
         problem: String,
     },
+}
+
+/// The text about a key that a template never reads.
+fn unused(key: &str) -> String {
+    let hint = match key {
+        "tools" | "tool_calls" => {
+            ": the Jinja file of a model that has functions and the same turns, such as Qwen 2.5's for ChatML (chat_template in its \
+             tokenizer_config.json on Hugging Face)"
+        }
+        _ => "",
+    };
+    format!(
+        "the chat template never reads \"{key}\", so the sample would lose it; remove it from the data, or choose another \
+         data.template{hint}"
+    )
 }
 
 /// Checks that hold for every template: there is a message, the last one has the right role, and no text contains a control

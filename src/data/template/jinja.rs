@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, Serde, ValueKind};
-use minijinja::{AutoEscape, Environment, Error, ErrorKind, State, UndefinedBehavior, Value, context};
+use minijinja::{AutoEscape, Environment, Error, ErrorKind, UndefinedBehavior, Value, context};
 use serde_json::{Map, Value as Json, json};
 use sha2::{Digest, Sha256};
 
@@ -64,6 +64,8 @@ pub struct Jinja {
     source: Arc<str>,
     today: Date,
     generation: bool,
+    /// The template for conversations with functions, if it is another one.
+    functions: Option<Box<Jinja>>,
 }
 
 impl Jinja {
@@ -76,7 +78,7 @@ impl Jinja {
     pub fn named(name: &str, source: &str, today: Date) -> Result<Jinja, TemplateError> {
         let name = if name.is_empty() { String::new() } else { format!(" {name}") };
         let unreadable = |problem| TemplateError::Syntax { name: name.clone(), problem };
-        let (compiled, generation) = generation_calls(source);
+        let (compiled, generation) = generation_filters(source);
         let compiled = guard::guard(&compiled).map_err(&unreadable)?;
         let mut env = Environment::new();
         env.set_fuel(Some(meter::FUEL));
@@ -108,11 +110,26 @@ impl Jinja {
             Err(Error::new(ErrorKind::InvalidOperation, message))
         });
         env.add_function("strftime_now", move |format: String| python::strftime(today, &format));
-        env.add_function("generation__", generation_block);
+        env.add_filter("generation__", |body: Value| {
+            python::display(&body).map(|body| format!("{}{body}{}", GENERATION.0, GENERATION.1))
+        });
         let added = caught(|| env.add_template_owned("chat_template", compiled));
         let added = added.ok_or_else(|| unreadable(FAILS.into()))?;
         added.map_err(|error| unreadable(message(&error)))?;
-        Ok(Jinja { env, name, source: source.into(), today, generation })
+        Ok(Jinja { env, name, source: source.into(), today, generation, functions: None })
+    }
+
+    /// With the template that a file has beside its first one for conversations with functions, `tool_use`.
+    pub fn with_functions(self, functions: Jinja) -> Jinja {
+        Jinja { functions: Some(Box::new(functions)), ..self }
+    }
+
+    /// The template for a conversation. As in transformers and llama.cpp, declared functions decide; calls without a declaration do
+    /// where only the template for functions has a place for them.
+    pub(super) fn of(&self, conversation: &Conversation) -> &Jinja {
+        let calls = conversation.messages.iter().any(|message| !message.tool_calls.is_empty());
+        let needed = !conversation.tools.is_empty() || calls && !self.reads("tool_calls", &KEY);
+        self.functions.as_deref().filter(|_| needed).unwrap_or(self)
     }
 
     /// Whether the template marks the assistant's text with `{% generation %}`.
@@ -123,6 +140,7 @@ impl Jinja {
     /// Whether the template writes the current date.
     pub fn writes_date(&self) -> bool {
         self.source.contains("strftime_now")
+            || self.functions.as_ref().is_some_and(|other| other.writes_date())
     }
 
     /// The date given to this template.
@@ -136,6 +154,9 @@ impl Jinja {
         hash.update(self.source.as_bytes());
         if self.writes_date() {
             hash.update(self.today.0.to_le_bytes());
+        }
+        if let Some(functions) = &self.functions {
+            hash.update(functions.digest());
         }
         hash.finalize().into()
     }
@@ -161,8 +182,8 @@ impl Jinja {
         count: usize,
         add_generation_prompt: bool,
     ) -> Result<String, TemplateError> {
-        let messages: Vec<Json> =
-            conversation.messages[..count].iter().map(|m| self.message(m)).collect::<Result<_, _>>()?;
+        let messages = conversation.messages[..count].iter().map(|m| self.message(m));
+        let messages = Json::Array(messages.collect::<Result<_, _>>()?);
         if !conversation.tools.is_empty() && !self.reads("tools", &[]) {
             return Err(TemplateError::Unused("tools".into()));
         }
@@ -178,10 +199,10 @@ impl Jinja {
         }
         let variables = Value::from(Serde(&variables));
         // transformers passes None if there are no tools.
-        let tools = (!conversation.tools.is_empty()).then_some(&conversation.tools);
+        let tools = Json::Array(conversation.tools.clone());
         let context = context! {
-            messages => Value::from(Serde(&messages)),
-            tools => Value::from(Serde(tools)),
+            messages => python::value(&messages),
+            tools => (!conversation.tools.is_empty()).then(|| python::value(&tools)),
             documents => Value::from(()),
             add_generation_prompt,
             bos_token => tokenizer.bos_token(),
@@ -191,7 +212,7 @@ impl Jinja {
             ..variables
         };
         let template = self.env.get_template("chat_template").expect("the only template was added");
-        meter::start(messages.iter().chain(&conversation.tools).map(meter::size).sum());
+        meter::start(meter::size(&messages) + meter::size(&tools));
         let fails = || self.stopped(FAILS.into());
         let rendered = caught(|| template.render_captured(context)).ok_or_else(fails)?;
         let rendered = rendered.map_err(|error| self.failed(&error))?;
@@ -279,8 +300,9 @@ fn line(error: &Error) -> String {
     error.line().map_or(String::new(), |line| format!(" (line {line} of the template)"))
 }
 
-/// Replaces transformers' own tag `{% generation %}` by the call of a function, which keeps the tag's whitespace control.
-fn generation_calls(source: &str) -> (String, bool) {
+/// Replaces transformers' own tag `{% generation %}` by a filter, which keeps the tag's whitespace control. Variables that the block sets
+/// are its own, and namespaces are not.
+fn generation_filters(source: &str) -> (String, bool) {
     let mut out = String::new();
     let (mut rest, mut found) = (source, false);
     while let Some(at) = rest.find("{%") {
@@ -291,17 +313,11 @@ fn generation_calls(source: &str) -> (String, bool) {
         let inner = tag.trim_start_matches("{%").trim_end_matches("%}");
         let word = inner.trim_matches(['-', '+']).trim();
         match word {
-            "generation" => (out += &tag.replacen(word, "call generation__()", 1), found = true).1,
-            "endgeneration" => out += &tag.replacen(word, "endcall", 1),
+            "generation" => (out += &tag.replacen(word, "with %}{% filter generation__", 1), found = true).1,
+            "endgeneration" => out += &tag.replacen(word, "endfilter %}{% endwith", 1),
             _ => out += tag,
         }
         rest = tail;
     }
     (out + rest, found)
-}
-
-fn generation_block(state: &mut State, kwargs: Kwargs) -> Result<String, Error> {
-    let caller: Value = kwargs.get("caller")?;
-    let body = caller.call(state, &[])?;
-    Ok(format!("{}{}{}", GENERATION.0, python::display(&body)?, GENERATION.1))
 }

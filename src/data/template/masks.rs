@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use super::encode::Span;
 use super::jinja::GENERATION;
-use super::{Conversation, Jinja, Role, TemplateError, TrainOn, meter};
+use super::{Conversation, Jinja, Message, Role, TemplateError, TrainOn, meter};
 use crate::data::tokenizer::Tokenizer;
 
 /// Upper bound of a control token's length, in bytes.
@@ -31,12 +31,12 @@ pub(super) fn masks(
 ) -> Result<(String, Vec<Span>), TemplateError> {
     let all = conversation.messages.len();
     let mut text = jinja.render_marked(tokenizer, conversation, all, false)?;
-    let marked = jinja.has_generation().then(|| marks(&mut text)).transpose()?;
+    let marked = jinja.has_generation().then(|| marks(&mut text));
     if train_on == TrainOn::All && trained.iter().all(|&trained| trained) {
         let bytes = 0..text.len();
         return Ok((text, vec![Span { bytes, number: all }]));
     }
-    let rendering = Rendering { jinja, tokenizer, conversation, left: Cell::new(FUEL) };
+    let rendering = Rendering { jinja, tokenizer, conversation, left: Cell::new(FUEL), probe: false };
     let mut spans = Vec::new();
     if train_on == TrainOn::All {
         // Everything except the messages without loss.
@@ -48,20 +48,22 @@ pub(super) fn masks(
         }
         spans.push(Span { bytes: start..text.len(), number: all });
     } else {
-        let mut marked = marked.map(|spans| by_message(conversation, trained, spans)).transpose()?;
-        for index in (0..all).filter(|&index| trained[index]) {
-            let span = match (&mut marked, conversation.messages[index].role) {
-                (Some(marked), Role::Assistant) => {
-                    marked[index].take().expect("each assistant message has one")
-                }
-                (None, Role::Assistant) => rendering.answer(&mut text, index)?,
-                _ => rendering.turn(&text, index)?,
-            };
-            spans.push(match conversation.messages[index].role {
-                Role::Assistant => behind_thought(tokenizer, &text, span, train_on),
-                _ => span,
-            });
+        let has_marks = marked.is_some();
+        if let Some(blocks) = marked {
+            let blocks = rendering.marked(&text, trained, blocks)?;
+            spans.extend(blocks.into_iter().map(|span| behind_thought(tokenizer, &text, span, train_on)));
         }
+        for index in (0..all).filter(|&index| trained[index]) {
+            match conversation.messages[index].role {
+                Role::Assistant if has_marks => {}
+                Role::Assistant => {
+                    let span = rendering.answer(&mut text, index, spans.is_empty())?;
+                    spans.push(behind_thought(tokenizer, &text, span, train_on));
+                }
+                _ => spans.push(rendering.turn(&text, index)?),
+            }
+        }
+        spans.sort_by_key(|span| span.bytes.start);
     }
     spans.retain(|span| !span.bytes.is_empty());
     Ok((text, spans))
@@ -87,48 +89,22 @@ fn behind_thought(tokenizer: &Tokenizer, text: &str, span: Span, train_on: Train
     Span { bytes: end - rest.len()..end, ..span }
 }
 
-/// Removes the markers from `text` and returns the spans between them.
-fn marks(text: &mut String) -> Result<Vec<Span>, TemplateError> {
-    let (mut out, mut spans, mut open) = (String::with_capacity(text.len()), Vec::new(), None);
+/// Removes the markers from `text` and returns the union of the blocks between them.
+fn marks(text: &mut String) -> Vec<Range<usize>> {
+    let (mut out, mut blocks, mut open) = (String::with_capacity(text.len()), Vec::new(), Vec::new());
     for c in text.chars() {
         match c {
-            c if c == GENERATION.0 => open = Some(out.len()),
+            c if c == GENERATION.0 => open.push(out.len()),
             c if c == GENERATION.1 => {
-                let start = open.take().ok_or_else(|| TemplateError::Mask {
-                    number: spans.len() + 1,
-                    problem: "the template's {% generation %} blocks are nested".into(),
-                })?;
-                spans.push(Span { bytes: start..out.len(), number: spans.len() + 1 });
+                if let (Some(start), true) = (open.pop(), open.is_empty()) {
+                    blocks.push(start..out.len());
+                }
             }
             c => out.push(c),
         }
     }
     *text = out;
-    Ok(spans)
-}
-
-/// The marked spans by assistant message.
-fn by_message(
-    conversation: &Conversation,
-    trained: &[bool],
-    spans: Vec<Span>,
-) -> Result<Vec<Option<Span>>, TemplateError> {
-    let assistants = |index: &usize| conversation.messages[*index].role == Role::Assistant;
-    let indices: Vec<usize> = (0..conversation.messages.len()).filter(assistants).collect();
-    if indices.len() != spans.len() {
-        let number = indices.iter().find(|&&index| trained[index]).map_or(1, |index| index + 1);
-        let problem = format!(
-            "the template marks {} answers with {{% generation %}}, the conversation has {}; correct the template",
-            spans.len(),
-            indices.len()
-        );
-        return Err(TemplateError::Mask { number, problem });
-    }
-    let mut out = vec![None; conversation.messages.len()];
-    for (index, span) in indices.into_iter().zip(spans) {
-        out[index] = Some(Span { number: index + 1, ..span });
-    }
-    Ok(out)
+    blocks
 }
 
 struct Rendering<'a> {
@@ -137,6 +113,8 @@ struct Rendering<'a> {
     conversation: &'a Conversation,
     /// Instructions that further prefixes may take.
     left: Cell<u64>,
+    /// Whether the conversation is made up to find text of another one.
+    probe: bool,
 }
 
 impl Rendering<'_> {
@@ -172,20 +150,55 @@ impl Rendering<'_> {
         Ok(Span { bytes: start..self.through(text, index)?, number: index + 1 })
     }
 
+    /// The blocks of the trained messages. As in transformers, an answer may have several.
+    fn marked(
+        &self,
+        text: &str,
+        trained: &[bool],
+        blocks: Vec<Range<usize>>,
+    ) -> Result<Vec<Span>, TemplateError> {
+        let messages = &self.conversation.messages;
+        let answers: Vec<usize> =
+            (0..messages.len()).filter(|&index| messages[index].role == Role::Assistant).collect();
+        if answers.iter().all(|&index| trained[index]) || answers.len() == blocks.len() {
+            let last = answers.last().copied().unwrap_or_default();
+            let of = |n: usize| answers.get(n).copied().filter(|_| answers.len() == blocks.len());
+            let numbered = (0..).map(|n| of(n).unwrap_or(last)).zip(blocks.iter().cloned());
+            let trained = numbered.filter(|(index, _)| trained[*index]);
+            return Ok(trained.map(|(index, bytes)| Span { bytes, number: index + 1 }).collect());
+        }
+        let mut spans = Vec::new();
+        for index in answers.into_iter().filter(|&index| trained[index]) {
+            let turn = self.turn(text, index)?.bytes;
+            let inside = blocks.iter().filter(|block| turn.contains(&block.start));
+            spans.extend(inside.map(|block| Span { bytes: block.clone(), number: index + 1 }));
+        }
+        Ok(spans)
+    }
+
     /// The span that the assistant generates in message `index`: from the end of its prompt to the end token.
     ///
     /// If the prompt ends in a block of control tokens that the history does not have (such as an empty thought), the block is
     /// inserted before the last answer, because a program that requests this answer sends it. An empty thought has no loss,
-    /// whoever writes it.
-    fn answer(&self, text: &mut String, index: usize) -> Result<Span, TemplateError> {
+    /// whoever writes it. `only`: no other message has loss.
+    fn answer(&self, text: &mut String, index: usize, only: bool) -> Result<Span, TemplateError> {
         let number = index + 1;
         let last = number == self.conversation.messages.len();
         let through = if last { Ok(text.len()) } else { self.through(text, index) };
         let bound = *through.as_ref().unwrap_or(&text.len());
-        let prompt = self.first(index, true)?;
-        let (start, inserted) = match text[..bound].starts_with(&prompt) {
-            true => (prompt.len(), 0),
-            false => self.behind_block(text, bound, &prompt, index)?,
+        let prompt = self.first(index, true);
+        let found = match &prompt {
+            Ok(prompt) if text[..bound].starts_with(prompt) => Ok((prompt.len(), 0)),
+            Ok(prompt) => self.behind_block(text, bound, prompt, index),
+            Err(error) => Err(error.clone()),
+        };
+        let (start, inserted) = match (found, &prompt) {
+            (Ok(found), _) => found,
+            (Err(error), _) if !self.is_asked(index) => (self.unasked(text, bound).ok_or(error)?, 0),
+            (Err(error), Ok(prompt)) if last && !self.probe => {
+                return self.alone(text, prompt, only, error);
+            }
+            (Err(error), _) => return Err(error),
         };
         let mut end = match through {
             Ok(end) => end + inserted,
@@ -198,6 +211,63 @@ impl Rendering<'_> {
             end = start + words.len();
         }
         Ok(Span { bytes: start..end, number })
+    }
+
+    /// Whether a question or a result of a function precedes message `index`.
+    fn is_asked(&self, index: usize) -> bool {
+        self.conversation.messages[..index].iter().any(|message| message.role != Role::System)
+    }
+
+    /// A made-up conversation with the functions and variables of this one.
+    fn made_up(&self, messages: Vec<Message>) -> Conversation {
+        Conversation { messages, trained_from: 0, ..self.conversation.clone() }
+    }
+
+    fn of<'b>(&'b self, conversation: &'b Conversation) -> Rendering<'b> {
+        let Rendering { jinja, tokenizer, left, .. } = self;
+        Rendering { jinja, tokenizer, conversation, left: left.clone(), probe: true }
+    }
+
+    /// The start of an answer that no question precedes, such as a greeting. Many templates refuse its prompt, an empty list of messages.
+    /// What stands in front of an answer to any question stands in front of this one, too. Texts of messages have no control tokens.
+    fn unasked(&self, text: &str, bound: usize) -> Option<usize> {
+        let question = self.made_up(vec![Message::new(Role::User, "?")]);
+        let probe = self.of(&question);
+        let (question, prompt) = (probe.first(1, false).ok()?, probe.first(1, true).ok()?);
+        let whole = prompt.strip_prefix(&question)?;
+        let (open, _) = self.tokenizer.spec().reply.thought;
+        let without_thought = whole.split_once(open).map_or(whole, |(before, _)| before);
+        let headers = [whole, without_thought].into_iter();
+        let mut marked = headers.filter(|header| self.tokenizer.find_special(header).is_some());
+        marked.find_map(|header| text[..bound].find(header).map(|at| at + header.len()))
+    }
+
+    /// The last answer behind its own prompt, where that is not in the text of the finished conversation: Mistral's templates put the
+    /// system message in front of the last question, and gpt-oss's drops reasoning once an answer follows. Replaces the text.
+    fn alone(
+        &self,
+        text: &mut String,
+        prompt: &str,
+        only: bool,
+        error: TemplateError,
+    ) -> Result<Span, TemplateError> {
+        let number = self.conversation.messages.len();
+        let answer = self.conversation.messages[number - 1].clone();
+        let short = self.made_up(vec![Message::new(Role::User, "?"), answer]);
+        let probe = self.of(&short);
+        let Ok(mut found) = probe.first(2, false) else { return Err(error) };
+        let Ok(Span { bytes, .. }) = probe.answer(&mut found, 1, true) else { return Err(error) };
+        let (answer, length) = (&found[bytes.start..], bytes.len());
+        if !text.ends_with(answer) {
+            return Err(error);
+        }
+        if !only {
+            let problem = "the template renders the messages before it differently once it follows, so one text cannot train all answers; \
+                           set data.train_on = \"last_assistant\"";
+            return Err(TemplateError::Mask { number, problem: problem.into() });
+        }
+        *text = [prompt, answer].concat();
+        Ok(Span { bytes: prompt.len()..prompt.len() + length, number })
     }
 
     /// The start of an answer whose prompt has a block behind the text that both share, and the number of inserted bytes.
@@ -217,7 +287,8 @@ impl Rendering<'_> {
             let excerpt: String = text[common..end].chars().take(24).collect();
             let problem = format!(
                 "the prompt continues with {block:?}, the message with {excerpt:?}; expected the message to begin \
-                 with its prompt. Choose another data.template, or data.train_on = \"all\""
+                 with its prompt. Choose another data.template, or data.train_on = \"{}\"",
+                if number < self.conversation.messages.len() { "last_assistant" } else { "all" }
             );
             return Err(TemplateError::Mask { number, problem });
         }
@@ -235,17 +306,23 @@ impl Rendering<'_> {
     /// The end of the first token behind `start` that ends a turn, if the answer rendered as the last message ends alike. Where
     /// other messages follow, gpt-oss's template has another token in the place of that one: the answer then ends in front of it.
     fn end_token(&self, text: &str, start: usize, index: usize) -> Result<Option<usize>, TemplateError> {
-        let (mut end, alone) = (start, self.first(index + 1, false)?);
-        let alone = alone.trim_end();
+        let mut end = start;
+        // A template may refuse a conversation without a question.
+        let alone = match self.first(index + 1, false) {
+            Err(TemplateError::Refused { .. }) if !self.is_asked(index) => None,
+            alone => Some(alone?),
+        };
+        let alone = alone.as_deref().map(str::trim_end);
         let ends =
             |token: &str| self.tokenizer.id(token).is_some_and(|id| self.tokenizer.eos().contains(&id));
         let end_tokens = self.tokenizer.eos().iter().map(|&id| self.tokenizer.decode(&[id]));
-        let words_alone = end_tokens.into_iter().find_map(|token| alone.strip_suffix(&token));
+        let words_alone = end_tokens.into_iter().find_map(|token| alone?.strip_suffix(&*token));
         while let Some(token) = self.tokenizer.find_special(&text[end..]) {
             let at = end + text[end..].find(token).expect("it was found");
             end = at + token.len();
             if ends(token) {
-                return Ok(Some(end).filter(|&end| alone.ends_with(&text[start..end])));
+                return Ok(Some(end)
+                    .filter(|&end| alone.is_none_or(|text_alone| text_alone.ends_with(&text[start..end]))));
             }
             if at > start && words_alone.is_some_and(|words| words.ends_with(&text[start..at])) {
                 return Ok(Some(at));

@@ -4,6 +4,7 @@
 //! mask is derived from its renderings, and a sample without a provable mask is rejected.
 
 mod built_in;
+mod calls;
 mod encode;
 mod error;
 mod go;
@@ -11,6 +12,7 @@ mod guard;
 mod jinja;
 mod masks;
 mod meter;
+mod probe;
 mod python;
 mod reply;
 
@@ -27,6 +29,7 @@ pub use built_in::{BuiltIn, InOllama, Piece, Pieces};
 pub use error::TemplateError;
 pub use go::{Comparison, Difference, GoError, GoTemplate};
 pub use jinja::{Date, Jinja};
+pub(crate) use probe::last_loss;
 pub(crate) use python::float;
 pub use reply::{Part, ReplyParts, ReplySyntax};
 
@@ -170,6 +173,21 @@ pub enum TrainOn {
     All,
 }
 
+/// A part of a message that a template drops or changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
+pub enum LeftOut {
+    /// The system message.
+    System,
+    /// Another message's text.
+    Text,
+    /// Reasoning.
+    Reasoning,
+    /// A function call without loss.
+    Call,
+    /// The declaration of a function.
+    Function,
+}
+
 /// Token ids with a label for each, as in [`crate::data::batch::Sample`].
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Rendered {
@@ -177,8 +195,8 @@ pub struct Rendered {
     pub ids: Vec<u32>,
     /// Each id that has loss, [`IGNORE`] elsewhere, `[T]`.
     pub labels: Vec<i32>,
-    /// Whether the rendering drops a message's text or reasoning.
-    pub left_out: bool,
+    /// Parts of messages that the rendering drops or changes.
+    pub left_out: BTreeSet<LeftOut>,
     /// Bytes of its text that the vocabulary cannot write.
     pub unwritten: BTreeSet<u8>,
 }
@@ -216,20 +234,13 @@ impl Template {
                 (layout.check)(conversation)?;
                 let pieces = (layout.pieces)(conversation);
                 let rendered = built_in::encode(tokenizer, &pieces, conversation, &trained, train_on);
-                Ok(Rendered { left_out: (layout.hides_thoughts)(conversation), ..rendered })
+                let hides = (layout.hides_thoughts)(conversation).then_some(LeftOut::Reasoning);
+                Ok(Rendered { left_out: hides.into_iter().collect(), ..rendered })
             }
             Template::Jinja(jinja) => {
+                let jinja = jinja.of(conversation);
                 let (text, loss) = masks::masks(jinja, tokenizer, conversation, &trained, train_on)?;
-                // Texts are looked for behind those before them first, so that the time grows with their length alone.
-                let mut at = 0;
-                let mut shows = |part: &str| match text[at..].find(part.trim()) {
-                    Some(found) => {
-                        at += found;
-                        true
-                    }
-                    None => text.contains(part.trim()),
-                };
-                let left_out = !conversation.messages.iter().all(|m| shows(&m.thinking) && shows(&m.content));
+                let left_out = left_out(jinja, tokenizer, conversation, &trained, &text)?;
                 Ok(Rendered { left_out, ..encode::spans(tokenizer, &text, &loss)? })
             }
         }
@@ -251,6 +262,7 @@ impl Template {
                 Ok(built_in::encode(tokenizer, &pieces, conversation, &nothing, TrainOn::Assistant).ids)
             }
             Template::Jinja(jinja) => {
+                let jinja = jinja.of(conversation);
                 let text = jinja.render(tokenizer, conversation, conversation.messages.len(), true)?;
                 Ok(encode::spans(tokenizer, &text, &[])?.ids)
             }
@@ -274,6 +286,7 @@ impl Template {
                 Ok(pieces.iter().map(|piece| &*piece.text).collect())
             }
             Template::Jinja(jinja) => {
+                let jinja = jinja.of(conversation);
                 jinja.render(tokenizer, conversation, conversation.messages.len(), prompt)
             }
         }
@@ -286,6 +299,45 @@ impl Template {
             Template::Jinja(jinja) => jinja.digest(),
         }
     }
+}
+
+/// The parts of messages that are missing in `text`, a rendering. Fails for a call with loss.
+fn left_out(
+    jinja: &Jinja,
+    tokenizer: &Tokenizer,
+    conversation: &Conversation,
+    trained: &[bool],
+    text: &str,
+) -> Result<BTreeSet<LeftOut>, TemplateError> {
+    // Texts are looked for behind those before them first, so that the time grows with their length alone.
+    let mut at = 0;
+    let mut shows = |part: &str| match text[at..].find(part.trim()) {
+        Some(found) => {
+            at += found;
+            true
+        }
+        None => text.contains(part.trim()),
+    };
+    let mut left_out = BTreeSet::new();
+    for message in &conversation.messages {
+        if !shows(&message.thinking) {
+            left_out.insert(LeftOut::Reasoning);
+        }
+        if !shows(&message.content) {
+            let system = message.role == Role::System;
+            left_out.insert(if system { LeftOut::System } else { LeftOut::Text });
+        }
+    }
+    let mut names = conversation.tools.iter().filter_map(|tool| tool.pointer("/function/name")?.as_str());
+    if names.any(|name| !text.contains(name)) {
+        left_out.insert(LeftOut::Function);
+    }
+    let dropped = calls::dropped(jinja, tokenizer, conversation);
+    if let Some(found) = dropped.iter().find(|found| trained[found.message]) {
+        return Err(TemplateError::DroppedCall { number: found.message + 1, what: found.to_string() });
+    }
+    left_out.extend((!dropped.is_empty()).then_some(LeftOut::Call));
+    Ok(left_out)
 }
 
 /// Encodes messages with the built-in template, followed by the generation prompt.

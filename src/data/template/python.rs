@@ -1,10 +1,15 @@
 //! The parts of Python that Jinja templates use: printing values, `json.dumps`, `str.strip`, `strftime`.
 
-use minijinja::value::{Kwargs, ValueKind};
+use std::fmt;
+use std::sync::Arc;
+
+use minijinja::value::{Kwargs, Object, ObjectRepr, Serde, ValueKind};
 use minijinja::{Error, ErrorKind, Value};
+use serde::{Serialize, Serializer};
 
 use super::jinja::Date;
 use super::meter;
+use crate::data::digits;
 
 /// Python writes numbers from this power of ten on with an exponent.
 const EXPONENT: i32 = 16;
@@ -28,6 +33,45 @@ pub(crate) fn float(x: f64, exponent_from: i32) -> String {
 fn python_float(x: f64) -> String {
     let text = float(x, EXPONENT);
     if x.is_finite() && text.bytes().all(|b| b.is_ascii_digit() || b == b'-') { text + ".0" } else { text }
+}
+
+/// An integer of more than 128 bits.
+#[derive(Debug)]
+struct Integer(String);
+
+impl Object for Integer {
+    fn repr(self: &Arc<Self>) -> ObjectRepr {
+        ObjectRepr::Plain
+    }
+
+    fn render(self: &Arc<Self>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The fields of an object, each as a value of the template engine.
+struct Fields<'a>(&'a serde_json::Map<String, serde_json::Value>);
+
+impl Serialize for Fields<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().map(|(key, field)| (key, value(field))))
+    }
+}
+
+/// JSON as a value of the template engine, with all digits of its integers.
+pub(super) fn value(json: &serde_json::Value) -> Value {
+    use serde_json::Value as Json;
+    match (digits::digits(json), json) {
+        (Some(digits), _) => match (digits.parse::<i128>(), digits.parse::<u128>()) {
+            (Ok(number), _) => number.into(),
+            (_, Ok(number)) => number.into(),
+            _ => Value::from_object(Integer(digits.to_owned())),
+        },
+        _ if !digits::any(json) => Value::from(Serde(json)),
+        (_, Json::Array(items)) => items.iter().map(value).collect(),
+        (_, Json::Object(fields)) => Value::from(Serde(Fields(fields))),
+        _ => Value::from(Serde(json)),
+    }
 }
 
 /// `str(value)`: the output of `{{ value }}`.
@@ -144,6 +188,9 @@ impl Json {
                     json.out += &json.colon.clone();
                     json.write(&member(value, &keys[i]), depth + 1)
                 })?;
+            }
+            ValueKind::Plain if value.downcast_object_ref::<Integer>().is_some() => {
+                self.out += &value.to_string();
             }
             kind => {
                 let problem = format!("tojson: cannot convert {kind} to JSON");

@@ -109,15 +109,20 @@ impl Tokenizer {
         });
         let turn_end = turn_end(&data, spec, &ids).ok_or(TokenizerError::NoEnd)?;
         let ends = spec.end_names.iter().filter_map(|name| ids.get(*name)).copied();
-        let mut eos: Vec<u32> = data.eos.into_iter().chain(ends).chain([turn_end]).collect();
+        let mut eos: Vec<u32> = data.eos.iter().copied().chain(ends).chain([turn_end]).collect();
         eos.sort_unstable();
         eos.dedup();
 
-        // Some converters mark `<eos>` NORMAL. llama.cpp also makes every end token a control token.
-        let named: Vec<u32> =
-            spec.control.iter().chain(spec.required).filter_map(|name| ids.get(*name)).copied().collect();
-        let is_named =
-            |id: u32| data.bos == Some(id) || named.contains(&id) || eos.binary_search(&id).is_ok();
+        // Some converters mark control tokens NORMAL. Qwen's `</s>` is NORMAL because it is text: HTML's strike-through.
+        let names = spec.control.iter().chain(spec.required).chain(spec.turn_end);
+        let named: HashSet<u32> = names
+            .filter_map(|name| ids.get(*name))
+            .chain(&data.eos)
+            .chain(&data.bos)
+            .chain([&turn_end])
+            .copied()
+            .collect();
+        let is_named = |id: u32| named.contains(&id);
         let is_control = |id: u32, kind: i32| is_named(id) || kind == CONTROL;
         let is_added = |id: u32, kind: i32| kind == USER_DEFINED && !is_named(id);
         let of = |wanted: &dyn Fn(u32, i32) -> bool| {
@@ -245,7 +250,7 @@ impl Tokenizer {
     }
 
     /// Whether the token is a control token, or one that the vocabulary adds to merged ones.
-    fn is_special(&self, id: u32) -> bool {
+    pub fn is_special(&self, id: u32) -> bool {
         self.is_special.get(id as usize).copied().unwrap_or(false)
     }
 }

@@ -22,6 +22,7 @@ pub static FAMILY: Family = Family {
     tokenizer: &TOKENIZER,
     template: |_| &template::CHAT,
     sampling: SamplingDefaults { temperature: 1.0, top_k: 64, top_p: 0.95 },
+    authors_token: "",
     names: &uniform::NAMES,
     shapes: &shapes::SHAPES,
     small_shape: shapes::SMALL,

@@ -11,7 +11,7 @@ pub static TOKENIZER: TokenizerSpec = TokenizerSpec {
     end_of_text: &["<eos>"],
     required: &[],
     turn_end: &["<end_of_turn>"],
-    control: &["<start_of_turn>"],
+    control: &["<start_of_turn>", "<eos>"],
     end_names: END_NAMES,
     reply: &reply::SYNTAX,
 };

@@ -29,6 +29,7 @@ pub static FAMILY: Family = Family {
     // The models with per-layer embeddings are the small ones.
     template: |config| if config.per_layer_width > 0 { &template::SMALL } else { &template::LARGE },
     sampling: SamplingDefaults { temperature: 1.0, top_k: 64, top_p: 0.95 },
+    authors_token: "",
     names: &names::NAMES,
     shapes: &shapes::SHAPES,
     small_shape: shapes::SMALL,
@@ -44,7 +45,7 @@ pub static TOKENIZER: TokenizerSpec = TokenizerSpec {
     end_of_text: &["<eos>"],
     required: &["<|turn>", "<turn|>"],
     turn_end: &["<turn|>"],
-    control: &[],
+    control: &["<eos>", "<|tool_response>"],
     // llama.cpp takes these as end of generation, where present.
     end_names: &["<eos>", "<turn|>", "<|tool_response>"],
     reply: &reply::SYNTAX,

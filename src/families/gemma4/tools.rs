@@ -3,6 +3,7 @@
 
 use serde_json::{Map, Value};
 
+use crate::data::digits::digits;
 use crate::data::template::{Message, ToolCall, float};
 
 pub(super) const QUOTE: &str = "<|\"|>";
@@ -184,6 +185,7 @@ fn type_name(value: &Value) -> Option<String> {
 /// A value in Gemma's notation. Only schemas quote their keys.
 fn argument(value: &Value, quoted_keys: bool) -> String {
     match value {
+        value if digits(value).is_some() => digits(value).unwrap_or_default().to_owned(),
         Value::String(text) => format!("{QUOTE}{text}{QUOTE}"),
         Value::Array(list) => {
             let items: Vec<String> = list.iter().map(|item| argument(item, quoted_keys)).collect();

@@ -23,6 +23,7 @@ pub static FAMILY: Family = Family {
     tokenizer: &TOKENIZER,
     template: |_| &template::HARMONY,
     sampling: SamplingDefaults { temperature: 1.0, top_k: 0, top_p: 1.0 },
+    authors_token: "",
     names: &names::NAMES,
     shapes: &shapes::SHAPES,
     small_shape: shapes::SMALL,

@@ -11,7 +11,15 @@ pub static TOKENIZER: TokenizerSpec = TokenizerSpec {
     end_of_text: &["<|endoftext|>"],
     required: &[],
     turn_end: &["<|return|>"],
-    control: &["<|start|>", "<|end|>", "<|message|>", "<|channel|>", "<|constrain|>"],
+    control: &[
+        "<|start|>",
+        "<|end|>",
+        "<|message|>",
+        "<|channel|>",
+        "<|constrain|>",
+        "<|call|>",
+        "<|endoftext|>",
+    ],
     end_names: &["<|return|>", "<|call|>", "<|endoftext|>"],
     reply: &reply::SYNTAX,
 };

@@ -20,6 +20,7 @@ pub static FAMILY: Family = Family {
     tokenizer: &TOKENIZER,
     template: |_| &template::CHAT,
     sampling: SamplingDefaults { temperature: 0.6, top_k: 50, top_p: 0.9 },
+    authors_token: "<|eot_id|>",
     names: &uniform::NAMES,
     shapes: &SHAPES,
     small_shape: SMALL,

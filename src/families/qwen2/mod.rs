@@ -25,6 +25,7 @@ pub static FAMILY: Family = Family {
     tokenizer: &TOKENIZER,
     template: |_| &template::CHAT,
     sampling: SamplingDefaults { temperature: 0.7, top_k: 20, top_p: 0.8 },
+    authors_token: "",
     names: &uniform::NAMES,
     shapes: &SHAPES,
     small_shape: SMALL,

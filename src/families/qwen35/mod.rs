@@ -26,6 +26,7 @@ pub static FAMILY: Family = Family {
     tokenizer: &TOKENIZER,
     template: |_| &template::CHAT,
     sampling: SamplingDefaults { temperature: 0.6, top_k: 20, top_p: 0.95 },
+    authors_token: "",
     names: &names::NAMES,
     shapes: &shapes::SHAPES,
     small_shape: shapes::SMALL,

@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value};
 
+use crate::data::digits::{digits, to_json};
 use crate::data::template::{ToolCall, float};
 
 /// Power of ten from which Go writes a number with an exponent.
@@ -52,7 +53,7 @@ fn argument(value: &Value) -> String {
             Some(x) if number.is_f64() => float(x, GO_EXPONENT),
             _ => number.to_string(),
         },
-        other => other.to_string(),
+        other => to_json(other),
     }
 }
 
@@ -79,6 +80,7 @@ fn properties(properties: &Value) -> Value {
 /// JSON with a space behind each comma and colon.
 fn json(value: &Value) -> String {
     match value {
+        value if digits(value).is_some() => to_json(value),
         Value::Array(items) => format!("[{}]", items.iter().map(json).collect::<Vec<_>>().join(", ")),
         Value::Object(fields) => {
             let field =

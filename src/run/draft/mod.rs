@@ -22,6 +22,8 @@ pub struct Names<'a> {
     pub train: &'a [&'a str],
     /// The output folder.
     pub output: &'a str,
+    /// The system message that conversations have in use, if Ollama adds one.
+    pub system: Option<&'a str>,
 }
 
 /// The samples and the run in one line.
@@ -42,6 +44,8 @@ pub fn text(fit: &Fit, names: &Names, prompts: &[String]) -> String {
     let prompts = list(prompts.iter().map(|prompt| quoted(prompt)).collect());
     let mut lines =
         vec![("model.base", quoted(names.base), String::new()), ("data.train", train, String::new())];
+    let ollama = "Ollama puts it in front of every conversation with this base";
+    lines.extend(names.system.map(|system| ("data.system", quoted(system), ollama.to_owned())));
     lines.extend(settings(fit, count));
     lines.extend([
         ("eval.samples", prompts, "prompts that are answered at every evaluation".into()),

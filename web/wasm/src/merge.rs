@@ -9,6 +9,7 @@ use rullama_train::data::template::InOllama;
 use rullama_train::families;
 use rullama_train::files;
 use rullama_train::model::plan::Offload;
+use rullama_train::run::OpenBase;
 use rullama_train::verify::{self, HeldOut};
 use rullama_train::words;
 
@@ -49,20 +50,26 @@ pub async fn merge(
     let merged = open(files::read(&path).map_err(Problem::new)?).map_err(Problem::new)?;
     let check = verify::compare_merged(stage.gpu, &whole, adapter, &merged, held_out, Offload::Never).await?;
     check.check(ty)?;
-    files::write_atomic(&out.join("Modelfile"), modelfile(&whole).as_bytes()).map_err(Problem::new)
+    files::write_atomic(&out.join("Modelfile"), modelfile(&whole, stage.frozen).as_bytes())
+        .map_err(Problem::new)
 }
 
 /// The Modelfile: the chat format, stops and sampling of the family.
-fn modelfile(base: &Base) -> String {
-    let family = families::of(base.config());
+fn modelfile(base: &Base, frozen: &OpenBase) -> String {
     let template = match families::template(base.config()).in_ollama {
         InOllama::Code(name) => format!("TEMPLATE {{{{ .Prompt }}}}\nRENDERER {name}\nPARSER {name}"),
         InOllama::Template(template) => format!("TEMPLATE \"\"\"{}\"\"\"", template()),
     };
     let mut lines = vec!["FROM ./merged.gguf".to_string(), template];
-    lines.extend(family.tokenizer.turn_end.iter().map(|stop| format!("PARAMETER stop {stop:?}")));
-    lines.push(format!("PARAMETER temperature {}", family.sampling.temperature));
-    lines.push(format!("PARAMETER top_k {}", family.sampling.top_k));
-    lines.push(format!("PARAMETER top_p {}", family.sampling.top_p));
+    lines.extend(
+        families::stops(&frozen.template, &frozen.tokenizer)
+            .iter()
+            .map(|stop| format!("PARAMETER stop {stop:?}")),
+    );
+    if let Some(sampling) = families::recommended_sampling(base) {
+        lines.push(format!("PARAMETER temperature {}", sampling.temperature));
+        lines.push(format!("PARAMETER top_k {}", sampling.top_k));
+        lines.push(format!("PARAMETER top_p {}", sampling.top_p));
+    }
     lines.join("\n") + "\n"
 }

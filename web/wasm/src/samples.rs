@@ -41,7 +41,12 @@ pub fn read(frozen: &OpenBase, recipe: &Recipe, files: Vec<FileEntry>) -> Result
     let fit = Fit::of(&samples, recipe.train.objective.name, frozen);
     let prompts = draft::questions(&samples, &fit, frozen);
     let train: Vec<&str> = names.iter().map(String::as_str).collect();
-    let names = Names { base: frozen.base.name(), train: &train, output: "runs/mine" };
+    let names = Names {
+        base: frozen.base.name(),
+        train: &train,
+        output: "runs/mine",
+        system: frozen.ollama_system.as_deref(),
+    };
     let header = format!(
         "#:schema {SCHEMA_URL}\n# {}.\n#\n# recipes/chat.toml of rullama-train documents every key.\n",
         draft::summary(&fit)

@@ -1,6 +1,6 @@
 //! Chat replies.
 
-use rullama_train::base::config::Config;
+use rullama_train::base::Base;
 use rullama_train::families;
 use std::ops::ControlFlow;
 
@@ -40,7 +40,7 @@ pub async fn reply(
     let messages = messages.into_iter().map(message).collect::<Result<_, _>>()?;
     let conversation = Conversation::new(messages);
     let prompt = refusal::prompt(&frozen.template, &frozen.tokenizer, &conversation).map_err(Problem::new)?;
-    let options = options(sampling, frozen.base.config())?;
+    let options = options(sampling, &frozen.base)?;
 
     let wanted = (prompt.len() + options.max_new_tokens).min(frozen.base.config().context_length);
     let context = longest_context(gpu, frozen.base.config(), wanted.min(stage.model.positions()));
@@ -73,8 +73,8 @@ fn message(message: types::Message) -> Result<Message, Problem> {
     Ok(Message::new(role.ok_or_else(unknown)?, message.content.clone()))
 }
 
-fn options(s: Sampling, config: &Config) -> Result<Options, Problem> {
-    let usual = sampling::Sampling::recommended(families::of(config).sampling);
+fn options(s: Sampling, base: &Base) -> Result<Options, Problem> {
+    let usual = sampling::Sampling::recommended(families::sampling(base));
     let sampling = sampling::Sampling {
         temperature: s.temperature.unwrap_or(usual.temperature),
         top_k: s.top_k.unwrap_or(usual.top_k),
