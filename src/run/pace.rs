@@ -7,7 +7,7 @@ use crate::words::{self, counted};
 /// Number of evaluations after the first `done` of `steps` steps, one every `every` steps and one after the last. That after step `done` itself
 /// does not count.
 pub fn evaluations_after(done: usize, every: usize, steps: usize) -> usize {
-    let until = |step: usize| if every == 0 { 0 } else { step / every };
+    let until = |step: usize| step.checked_div(every).unwrap_or(0);
     match done < steps {
         true => 1 + until(steps - 1) - until(done),
         false => 0,

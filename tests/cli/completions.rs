@@ -168,7 +168,7 @@ fn streams(server: &Server) {
                     of().filter_map(|c| c["logprobs"][name].as_array()).flatten().cloned().collect();
                 assert_eq!(json!(all), expected["logprobs"][name], "{name}");
             }
-            assert_eq!(of().last().expect("an end")["finish_reason"], expected["finish_reason"]);
+            assert_eq!(of().next_back().expect("an end")["finish_reason"], expected["finish_reason"]);
         }
     }
 }

@@ -55,11 +55,11 @@ impl Emitter {
                     e.scalar("bfi.b32", Ty::U32, &[new, old, offset, count], Ty::U32)
                 })
             }
-            _ => return self.packed(fun, args, ty),
+            _ => return self.packed(fun, args),
         }))
     }
 
-    fn packed(&mut self, fun: M, args: &[Val], ty: Ty) -> Result<Option<Val>> {
+    fn packed(&mut self, fun: M, args: &[Val]) -> Result<Option<Val>> {
         let first = &args[0];
         Ok(Some(match fun {
             M::Dot4I8Packed | M::Dot4U8Packed => {
@@ -73,7 +73,7 @@ impl Emitter {
             }
             M::Unpack2x16float => {
                 let (low, high) = self.split(word(args, 0));
-                Val::Vector(vec![self.to_f32(low), self.to_f32(high)])
+                Val::Vector(vec![self.as_f32(low), self.as_f32(high)])
             }
             M::Unpack4xI8 | M::Unpack4xU8 => {
                 let t = if fun == M::Unpack4xI8 { "s32" } else { "u32" };
@@ -96,7 +96,7 @@ impl Emitter {
                     self.r_from(&format!("min.{t}"), &format!("{x}, {high}"))
                 });
                 let ops = Val::Vector(ops.collect());
-                return self.packed(M::Pack4xU8, &[ops], ty);
+                return self.packed(M::Pack4xU8, &[ops]);
             }
             _ => return Ok(None),
         }))

@@ -35,12 +35,12 @@ impl Context<'_> {
             (Ty::Bool, _) => out.choose_op(x, Op::Bits(1), Op::Bits(0)),
             (Ty::F32, Ty::Bool) => out.scalar("setp.neu.f32", Ty::F32, &[x, Op::Bits(0)], Ty::Bool),
             (Ty::F16, Ty::Bool) => {
-                let x = out.to_f32(x);
+                let x = out.as_f32(x);
                 out.scalar("setp.neu.f32", Ty::F32, &[x, Op::Bits(0)], Ty::Bool)
             }
             (_, Ty::Bool) => out.scalar("setp.ne.u32", Ty::U32, &[x, Op::Bits(0)], Ty::Bool),
-            (Ty::F16, Ty::F32) => out.to_f32(x),
-            (Ty::F32, Ty::F16) => out.to_f16(x),
+            (Ty::F16, Ty::F32) => out.as_f32(x),
+            (Ty::F32, Ty::F16) => out.as_f16(x),
             (Ty::F32 | Ty::F16, _) => {
                 let x = out.in_register(x);
                 out.scalar(&format!("cvt.rzi.{}.{}", to.name(), from.name()), from, &[x], to)

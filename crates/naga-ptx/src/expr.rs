@@ -194,7 +194,7 @@ impl<'a> Context<'a> {
         let scalar = matches!(value, Val::Scalar(_));
         let ops = self.out.components(&value);
         let ops = ops.into_iter().map(|x| {
-            let x = if ty == Ty::F16 { self.out.to_f32(x) } else { x };
+            let x = if ty == Ty::F16 { self.out.as_f32(x) } else { x };
             self.out.scalar(name, Ty::F32, &[x], Ty::Bool)
         });
         let ops = ops.collect();

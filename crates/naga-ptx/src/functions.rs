@@ -58,8 +58,8 @@ impl Emitter {
                 self.r_from("selp.b32", &format!("0x3f800000, {down}, {above}"))
             }
             M::QuantizeToF16 => {
-                let half = self.to_f16(x);
-                self.to_f32(half)
+                let half = self.as_f16(x);
+                self.as_f32(half)
             }
             _ => return unsupported(format!("{fun:?}")),
         })

@@ -189,7 +189,8 @@ fn storage(
     let writes = access.contains(StorageAccess::STORE);
     let pointer = out.param(Param { binding, kind: ParamKind::Address { writes } });
     let checked = out.options.checked;
-    if !checked && !(has_length(module, global) && measures(module, handle)) {
+    let measured = has_length(module, global) && measures(module, handle);
+    if !checked && !measured {
         return pointer;
     }
     let length = out.param(Param { binding, kind: ParamKind::Bytes });

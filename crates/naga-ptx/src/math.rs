@@ -39,7 +39,7 @@ impl Emitter {
                 let mut exponents = exponents.into_iter();
                 self.each_as_f32(first, ty, |e, x| {
                     let y = exponents.next().expect("as many components");
-                    let y = if ty == Ty::F16 { e.to_f32(y) } else { y };
+                    let y = if ty == Ty::F16 { e.as_f32(y) } else { y };
                     let l = e.scalar("lg2.approx.ftz.f32", Ty::F32, &[x], Ty::F32);
                     let l = e.scalar("mul.f32", Ty::F32, &[l, y], Ty::F32);
                     Ok(e.exp2(l))
@@ -126,9 +126,9 @@ impl Emitter {
         for x in ops {
             results.push(match ty {
                 Ty::F16 => {
-                    let x = self.to_f32(x);
+                    let x = self.as_f32(x);
                     let y = f(self, x)?;
-                    self.to_f16(y)
+                    self.as_f16(y)
                 }
                 _ => f(self, x)?,
             });
@@ -155,9 +155,9 @@ impl Emitter {
                 Op::Bits(if name == "min" { *a.min(b) } else { *a.max(b) })
             }
             (_, _, Ty::F16) if old => {
-                let (x, y) = (self.to_f32(*x), self.to_f32(*y));
+                let (x, y) = (self.as_f32(*x), self.as_f32(*y));
                 let z = self.scalar(&format!("{name}.f32"), Ty::F32, &[x, y], Ty::F32);
-                self.to_f16(z)
+                self.as_f16(z)
             }
             _ => self.scalar(&full, ty, &[*x, *y], ty),
         });

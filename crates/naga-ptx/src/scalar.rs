@@ -42,9 +42,9 @@ impl Emitter {
                 _ => self.scalar("div.full.f32", ty, &[x, y], ty),
             },
             (_, Ty::F16) => {
-                let (a, b) = (self.to_f32(x), self.to_f32(y));
+                let (a, b) = (self.as_f32(x), self.as_f32(y));
                 let q = self.quotient(op, a, b, Ty::F32)?;
-                self.to_f16(q)
+                self.as_f16(q)
             }
             (_, Ty::U32 | Ty::I32) => {
                 // x / 0 is x and x % 0 is 0.
@@ -116,11 +116,11 @@ impl Emitter {
         })
     }
 
-    pub fn to_f32(&mut self, x: Op) -> Op {
+    pub fn as_f32(&mut self, x: Op) -> Op {
         self.scalar("cvt.f32.f16", Ty::F16, &[x], Ty::F32)
     }
 
-    pub fn to_f16(&mut self, x: Op) -> Op {
+    pub fn as_f16(&mut self, x: Op) -> Op {
         let x = self.in_register(x);
         self.scalar("cvt.rn.f16.f32", Ty::F32, &[x], Ty::F16)
     }
@@ -128,7 +128,7 @@ impl Emitter {
     /// A pair from two f32.
     pub fn pair_of(&mut self, low: Op, high: Op) -> Op {
         if self.options.target < 80 {
-            let (low, high) = (self.to_f16(low), self.to_f16(high));
+            let (low, high) = (self.as_f16(low), self.as_f16(high));
             return self.join(low, high);
         }
         let (low, high) = (self.in_register(low), self.in_register(high));

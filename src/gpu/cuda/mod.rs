@@ -12,14 +12,14 @@ pub(super) enum Cuda {
     /// CUDA's own device.
     Stream(stream::Cuda),
     #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-    Vulkan(vulkan::Cuda),
+    Vulkan(Box<vulkan::Cuda>),
 }
 
 /// Times of the launches of one recording.
 pub(super) enum Timers {
     Stream(stream::Timers),
     #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-    Vulkan(vulkan::Timers),
+    Vulkan(Box<vulkan::Timers>),
 }
 
 /// Calls the same method of whichever it is.
@@ -44,7 +44,7 @@ impl Cuda {
         }
         #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
         if let Some((device, queue, cuda)) = vulkan::Cuda::open(adapter, descriptor) {
-            return Some((device, queue, Cuda::Vulkan(cuda)));
+            return Some((device, queue, Cuda::Vulkan(Box::new(cuda))));
         }
         None
     }
@@ -92,7 +92,9 @@ impl Cuda {
         match self {
             Cuda::Stream(cuda) => Ok(cuda.record(encoder, launches, timed).map(Timers::Stream)),
             #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-            Cuda::Vulkan(cuda) => Ok(cuda.record(encoder, launches, timed)?.map(Timers::Vulkan)),
+            Cuda::Vulkan(cuda) => {
+                Ok(cuda.record(encoder, launches, timed)?.map(Box::new).map(Timers::Vulkan))
+            }
         }
     }
 }

@@ -291,7 +291,7 @@ mod tests {
             let fit = fit(used, epochs);
             let prompts = fit.prompts();
             let [every, tokens] = fit.evaluation(prompts);
-            let count = 2 + if every == 0 { 0 } else { (fit.steps() - 1) / every };
+            let count = 2 + (fit.steps() - 1).checked_div(every).unwrap_or(0);
             let cost = count * (fit.held_out / FORWARD + prompts * tokens * REPLY_TOKEN);
             assert!(
                 every == 0 || 10 * cost <= epochs * used,
