@@ -171,7 +171,7 @@ pub fn init(place: Place) {
         &recipe,
         &[
             "#   rullama-train merge \"runs/Cat faq\" --base gemma4:e2b --ollama cat-faq …# puts the result into Ollama",
-            "learning_rate = 2e-4 …",
+            "learning_rate = 6e-4 …",
             "samples = [\"What is … plus 1?\"…] …",
         ],
     );

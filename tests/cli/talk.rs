@@ -245,7 +245,7 @@ pub fn templates(place: Place) {
         hello("tiny"),
         json!({ "tools": [{ "type": "function", "function": { "name": "f" } }] }),
     ));
-    assert_eq!((status, &refused["error"]["param"]), (400, &json!("messages")), "{refused}");
+    assert_eq!((status, &refused["error"]["param"]), (400, &json!("tools")), "{refused}");
 
     place.write("bad.jinja", "{% if %}");
     place.refused(

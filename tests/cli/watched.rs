@@ -216,7 +216,7 @@ pub fn log(place: Place) {
             serde_json::from_str::<Json>(line).expect("JSON")["event"].as_str().expect("text").to_owned()
         })
         .collect();
-    assert_eq!(names.join(" "), "start evaluation step step evaluation checkpoint finished");
+    assert_eq!(names.join(" "), "start evaluation step step evaluation checkpoint effects finished");
     let csv = String::from_utf8(place.read("run/metrics.csv")).expect("UTF-8");
     let rows: Vec<Vec<&str>> = csv.lines().map(|line| line.split(',').collect()).collect();
     assert_eq!(rows.iter().map(|row| row[0]).collect::<Vec<_>>(), ["step", "0", "1", "2", "2"]);
