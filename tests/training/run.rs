@@ -157,6 +157,7 @@ pub fn events(gpu: &Gpu) -> Result<(), Failed> {
         "checkpoint 4",
         "Export",
         "effects 4",
+        "notice", // the loss on general questions rose
         "ended 4",
     ];
     check_calls(&host, &expected)?;
