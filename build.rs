@@ -8,7 +8,7 @@ fn main() {
     println!("cargo:rerun-if-changed=build.rs");
     let target = |name: &str| env::var(format!("CARGO_CFG_TARGET_{name}")).unwrap_or_default();
     println!("cargo:rustc-check-cfg=cfg(has_cuda)");
-    // Where the target of the dependency wgpu-cuda is in Cargo.toml.
+    // The targets are those of the dependency wgpu-cuda in Cargo.toml.
     let has_cuda = match target("OS").as_str() {
         "windows" => true,
         "linux" => ["x86_64", "aarch64"].contains(&target("ARCH").as_str()),

@@ -1,4 +1,4 @@
-//! What the trained adapter changes on the run's data and on general questions, measured once after the last step.
+//! Effects of the trained adapter on the run's data and on general questions, measured once after the last step.
 
 use web_time::Instant;
 
@@ -47,12 +47,12 @@ impl Run<'_> {
         exported: Option<Effect>,
         host: &mut H,
     ) -> Result<(), H::Error> {
-        let started = Instant::now();
-        let validated = !self.prepared.data.validation.is_empty();
-        let mut effects = Effects { step, ..Effects::default() };
         if !self.trainer.ranks().is_first() {
             return Ok(());
         }
+        let started = Instant::now();
+        let validated = !self.prepared.data.validation.is_empty();
+        let mut effects = Effects { step, ..Effects::default() };
         let general = match exported.filter(|_| !validated) {
             Some(effect) => Some(effect),
             None if self.recipe.eval.general => {

@@ -1,4 +1,4 @@
-//! How a reply ends that does not end as it should: in a loop, or at its limit.
+//! Replies that do not end as they should: in a loop, or at their limit.
 
 use serde::{Deserialize, Serialize};
 

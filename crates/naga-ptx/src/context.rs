@@ -28,7 +28,7 @@ pub struct Frame<'a> {
     pub rounds: HashMap<Handle<LocalVariable>, Op>,
     /// Variables whose value is a known number here.
     pub known: HashMap<Handle<LocalVariable>, u32>,
-    /// Where returns go, and the registers of the result.
+    /// The label that returns jump to, and the registers of the result.
     pub end: String,
     pub result: Option<Val>,
     pub returned: bool,
@@ -37,7 +37,7 @@ pub struct Frame<'a> {
     pub continues: Vec<String>,
 }
 
-/// What the functions of an entry point share.
+/// State that the functions of an entry point share.
 pub struct Context<'a> {
     pub module: &'a Module,
     pub info: &'a ModuleInfo,

@@ -53,7 +53,7 @@ impl Context<'_> {
         })
     }
 
-    /// The same bits as another type.
+    /// Gives bits another type.
     pub fn reinterpret(&mut self, value: &Val, count: usize, to: Option<Ty>) -> Result<Val> {
         let words: Vec<Op> = match value {
             Val::Scalar(op @ (Op::H(_) | Op::Bits16(_))) => return Ok(Val::Scalar(*op)),

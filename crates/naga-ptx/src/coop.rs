@@ -8,7 +8,7 @@ use crate::emit::Emitter;
 use crate::value::{Op, Place, Space, Ty, Val};
 use crate::{Result, unsupported};
 
-/// Where a matrix begins and bytes from a row (or a column) to the next.
+/// The address of a matrix, and the bytes from a row (or a column) to the next.
 pub struct Lines {
     pub place: Place,
     pub stride: Op,

@@ -12,7 +12,7 @@ impl Place {
     }
 }
 
-/// How a scalar lies in memory: bytes and the type of a load.
+/// A scalar in memory: its bytes and the type of a load.
 fn width(ty: Ty) -> u32 {
     if ty == Ty::F16 { 2 } else { 4 }
 }

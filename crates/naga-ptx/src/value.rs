@@ -113,7 +113,7 @@ pub enum Space {
     Local,
 }
 
-/// Where an address begins.
+/// The beginning of an address.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Base {
     /// A name of shared memory, a parameter or local memory.

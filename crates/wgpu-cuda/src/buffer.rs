@@ -10,7 +10,7 @@ use wgpu::custom as c;
 use crate::driver::Address;
 use crate::state::{State, lock};
 
-/// Where the content of a buffer is.
+/// The memory that holds the content of a buffer.
 pub enum Memory {
     /// Memory of the device; 0 where there was none left.
     Device(Address),
@@ -26,7 +26,7 @@ pub struct BufferData {
     pub size: u64,
     /// The last submission that copies from or to it.
     pub used: AtomicU64,
-    /// What the host writes before the first unmapping of a buffer that is not mappable.
+    /// Bytes that the host writes before the first unmapping of a buffer that is not mappable.
     initial: Mutex<Option<Box<[u8]>>>,
 }
 // SAFETY: pinned memory is written only through mapped ranges, whose order wgpu keeps, and by the device.

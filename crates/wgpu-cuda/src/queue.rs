@@ -28,7 +28,7 @@ pub struct Queue {
 struct Arguments {
     /// Addresses, numbers of bytes, and contents of uniforms.
     words: Vec<u64>,
-    /// Where each argument begins in `words`.
+    /// The index in `words` at which each argument begins.
     starts: Vec<usize>,
 }
 

@@ -1,4 +1,4 @@
-//! What the parts of a device share: the stream, and what is on its way.
+//! State that the parts of a device share: the stream, and the work on its way.
 
 use std::collections::VecDeque;
 use std::ptr::null_mut;

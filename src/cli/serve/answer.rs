@@ -1,4 +1,4 @@
-//! What responses of all routes share: their first fields, and token counts.
+//! Fields that responses of all routes share: the first ones, and token counts.
 
 use rullama_train::talk::generate::Reply;
 use rullama_train::talk::scores::Score;

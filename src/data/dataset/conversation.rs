@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use serde_json::{Map, Value};
 
 use super::error::Problem;
-use super::record::{Ignored, is_empty, list, without_padding, wrong};
+use super::record::{Ignored, has_null, is_empty, list, without_padding, wrong};
 use super::{messages, parts, sharegpt, tools};
 use crate::data::template::{Conversation, Message, Role};
 
@@ -62,15 +62,9 @@ pub(super) fn with_beside(
     let (tools, kwargs) = (tools::declared(object.get("tools"), &mut padding)?, kwargs(object)?);
     ignored.nulls |= !padding.is_empty();
     for message in &mut messages {
-        let arguments = message.tool_calls.iter_mut().map(|call| &mut call.arguments);
-        for value in arguments.flat_map(|arguments| {
-            arguments.retain(|key, value| !value.is_null() || !padding.contains(key));
-            arguments.values_mut()
-        }) {
-            ignored.kept_nulls |= without_padding(value, &padding);
-        }
-        ignored.kept_nulls |=
-            message.result.as_mut().is_some_and(|result| without_padding(result, &HashSet::new()));
+        message.tool_calls.iter_mut().for_each(|call| without_padding(&mut call.arguments, &padding));
+        let arguments = message.tool_calls.iter().flat_map(|call| call.arguments.values());
+        ignored.kept_nulls |= arguments.chain(&message.result).any(has_null);
     }
     Ok(Conversation { messages, tools, trained_from, kwargs })
 }

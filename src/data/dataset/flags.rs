@@ -4,6 +4,7 @@
 use serde_json::{Map, Value};
 
 use super::error::Problem;
+use crate::data::digits;
 
 /// Flags of a message.
 pub(super) const MESSAGE: [&str; 5] = ["weight", "train", "training", "loss", "loss_weight"];
@@ -20,7 +21,7 @@ pub(super) fn of(object: &Map<String, Value>, keys: &[&str], number: usize) -> R
         match (flag(value), found) {
             (Some(flag), None) => found = Some(flag),
             (Some(flag), Some(earlier)) if flag == earlier => {}
-            _ => return Err(Problem::Flag { number, found: value.to_string() }),
+            _ => return Err(Problem::Flag { number, found: digits::to_json(value) }),
         }
     }
     Ok(found)

@@ -20,6 +20,7 @@ mod gemini;
 mod input_ids;
 mod messages;
 mod notice;
+mod notice_words;
 #[cfg(feature = "parquet")]
 mod parquet;
 mod parts;

@@ -143,17 +143,26 @@ pub(super) fn without_nulls(value: &mut Value, padding: &mut HashSet<String>) {
     }
 }
 
-/// Removes the keys of `padding` whose values are null, at any depth. Returns whether another null is left.
-pub(super) fn without_padding(value: &mut Value, padding: &HashSet<String>) -> bool {
+/// Removes the keys of `padding` whose values are null, at any depth.
+pub(super) fn without_padding(fields: &mut Map<String, Value>, padding: &HashSet<String>) {
+    fields.retain(|key, value| !value.is_null() || !padding.contains(key));
+    fields.values_mut().for_each(|value| without_padding_in(value, padding));
+}
+
+fn without_padding_in(value: &mut Value, padding: &HashSet<String>) {
+    match value {
+        Value::Array(items) => items.iter_mut().for_each(|item| without_padding_in(item, padding)),
+        Value::Object(fields) => without_padding(fields, padding),
+        _ => {}
+    }
+}
+
+/// Whether a value is null, or has a null at any depth.
+pub(super) fn has_null(value: &Value) -> bool {
     match value {
         Value::Null => true,
-        Value::Array(items) => {
-            items.iter_mut().fold(false, |left, item| without_padding(item, padding) | left)
-        }
-        Value::Object(fields) => {
-            fields.retain(|key, value| !value.is_null() || !padding.contains(key));
-            fields.values_mut().fold(false, |left, value| without_padding(value, padding) | left)
-        }
+        Value::Array(items) => items.iter().any(has_null),
+        Value::Object(fields) => fields.values().any(has_null),
         _ => false,
     }
 }
