@@ -547,7 +547,7 @@ pub fn likeliest_of_rows(gpu: &Gpu) -> Outcome {
             let of = |x: f32| f64::from(x) - f64::from(found.largest) - f64::from(found.sum).ln();
             let target = row[*target as usize];
             worst = worst.max((of(target) - (f64::from(target) - lse)).abs());
-            if found.target != target || !(worst < 2e-6) {
+            if found.target != target || worst.is_nan() || worst >= 2e-6 {
                 return Err(
                     format!("{count} values: {found:?}, a log-probability is off by {worst:e}").into()
                 );
