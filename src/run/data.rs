@@ -18,6 +18,7 @@ use crate::data::template::{Date, Jinja, Template};
 use crate::families;
 use crate::files;
 use crate::recipe::{self, Recipe};
+use crate::talk::unwritten;
 
 /// Fewer training samples than this are worth a warning.
 const FEW: usize = 10;
@@ -71,6 +72,10 @@ impl Data {
         let count = units(&train).len();
         if count < FEW {
             data.notices.push(Notice { place: "data.train".into(), what: What::Few(count) });
+        }
+        let asked = recipe.eval.samples.iter().map(String::as_str);
+        if let Some(notice) = unwritten::notice(&base.tokenizer, asked) {
+            data.notices.push(Notice { place: "eval.samples".into(), what: What::Base(notice) });
         }
         data.notices.extend(dataset::duplicates(&train, &data.validation));
         Ok(Data { train, weights, ..data })

@@ -8,3 +8,4 @@ pub mod refusal;
 pub mod reply;
 pub mod sampling;
 pub mod scores;
+pub mod unwritten;

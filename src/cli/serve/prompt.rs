@@ -7,11 +7,13 @@ use axum::http::StatusCode;
 use rullama_train::data::template::{Conversation, ReplyParts};
 use rullama_train::data::tokenizer::Special;
 use rullama_train::talk::refusal::{self, Refusal};
+use rullama_train::talk::unwritten;
 
 use super::completion::{self, Prompt};
 use super::request::{self, Settings};
 use super::{Prompted, Served};
 use crate::cli::http::ApiError;
+use crate::cli::output;
 
 /// Bytes of a text per token of the context that are encoded to see whether the text can fit.
 const PROBE_PER_TOKEN: usize = 8;
@@ -76,6 +78,7 @@ pub fn prepare(
             let request = request::parse(body, &served.defaults, seed)?;
             let (model, with_adapter) = served.model(request.settings.model.as_deref())?;
             let ids = encode(served, &request.conversation, gone)?;
+            note(served, unwritten::texts(&request.conversation));
             let parts = ReplyParts::to(&ids, &served.tokenizer).with_tools(request.conversation.tools);
             let prompts = vec![Prompted { ids, added: 0 }];
             let (model, asked) = (model.to_owned(), Asked::Chat(parts.into()));
@@ -88,6 +91,13 @@ pub fn prepare(
             let (model, asked) = (model.to_owned(), Asked::Completion { echo: request.echo });
             Ok(Prepared { settings: request.settings, model, with_adapter, prompts, asked })
         }
+    }
+}
+
+/// Prints a notice if the vocabulary cannot write some bytes of a prompt.
+fn note<'a>(served: &Served, texts: impl IntoIterator<Item = &'a str>) {
+    if let Some(notice) = unwritten::notice(&served.tokenizer, texts) {
+        output::line("notice", notice);
     }
 }
 
@@ -173,6 +183,7 @@ fn encode_one(
                 return Err(bad("prompt", message, code));
             }
             let ids = served.tokenizer.encode(&text, Special::Parse);
+            note(served, [&*text]);
             let bos = served.tokenizer.bos().filter(|bos| ids.first() != Some(bos));
             Prompted { added: bos.iter().len(), ids: bos.into_iter().chain(ids).collect() }
         }

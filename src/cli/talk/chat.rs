@@ -14,7 +14,7 @@ use rullama_train::talk::generate::{Event, Finish, Options, Reply};
 use rullama_train::talk::sampling::Sampling;
 use rustyline::error::ReadlineError;
 
-use super::{Generators, Loaded, ModelArgs, SamplingArgs, note_if_cut, print_piece};
+use super::{Generators, Loaded, ModelArgs, SamplingArgs, note_if_cut, note_unwritten, print_piece};
 use crate::cli::output;
 
 const HELP: &str = "\
@@ -49,6 +49,7 @@ pub fn run(args: &ChatArgs) -> Result<()> {
     let model = loaded.model()?;
     let workspace = loaded.workspace(&model)?;
     let conversation = Conversation::new(args.system.clone());
+    note_unwritten(&loaded, args.system.as_deref());
     let chat = Chat {
         loaded: &loaded,
         generators: Generators::new(&loaded, &workspace),
@@ -194,6 +195,7 @@ impl Chat<'_> {
         let tokenizer = &self.loaded.frozen.tokenizer;
         let stop = self.stop.clone();
         let turn = conversation.ask(&self.loaded.frozen.template, tokenizer, message)?;
+        note_unwritten(self.loaded, [message]);
         let options = self.options.clone();
         let mut closed = false;
         let started = Instant::now();

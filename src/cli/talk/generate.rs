@@ -15,7 +15,7 @@ use rullama_train::talk::generate::{Event, Finish, Generator};
 use rullama_train::talk::scores::MAX_TOP;
 use serde_json::json;
 
-use super::{Loaded, ModelArgs, SamplingArgs, note_if_cut, print_piece, tokens};
+use super::{Loaded, ModelArgs, SamplingArgs, note_if_cut, note_unwritten, print_piece, tokens};
 use crate::cli::output;
 
 /// Options of `generate`.
@@ -63,6 +63,9 @@ pub fn run(args: &GenerateArgs) -> Result<()> {
     options.logprobs = args.logprobs.map(|top| top as usize);
     let ids: Vec<Vec<u32>> =
         prompts.iter().map(|p| encode(args, &loaded.frozen, p)).collect::<Result<_>>()?;
+    for prompt in &prompts {
+        note_unwritten(&loaded, args.system.iter().chain([prompt]).map(String::as_str));
+    }
     let model = loaded.model()?;
     let workspace = loaded.workspace(&model)?;
     let mut generator = Generator::new(&workspace, &loaded.frozen.tokenizer, loaded.adapter.as_ref())?;

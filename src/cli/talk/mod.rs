@@ -18,8 +18,8 @@ use rullama_train::model::Model;
 use rullama_train::model::decode::{Lengths, Workspace, longest_context};
 use rullama_train::recipe::Template;
 use rullama_train::run::{OpenBase, RunError, wording};
-use rullama_train::talk::ending;
 use rullama_train::talk::generate::{CHUNK, Finish, Generator, Reply};
+use rullama_train::talk::{ending, unwritten};
 
 pub use args::{ModelArgs, SamplingArgs};
 
@@ -184,6 +184,13 @@ pub fn print_piece(piece: &str) -> ControlFlow<()> {
     match out.write_all(piece.as_bytes()).and_then(|()| out.flush()) {
         Ok(()) => ControlFlow::Continue(()),
         Err(_) => ControlFlow::Break(()),
+    }
+}
+
+/// Prints a note on stderr if the vocabulary cannot write some bytes of a prompt's texts.
+pub fn note_unwritten<'a>(loaded: &Loaded, texts: impl IntoIterator<Item = &'a str>) {
+    if let Some(notice) = unwritten::notice(&loaded.frozen.tokenizer, texts) {
+        eprintln!("note: {notice}");
     }
 }
 
