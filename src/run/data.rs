@@ -273,9 +273,14 @@ pub fn template(setting: &recipe::Template, base: &Base) -> Result<Template, Run
     match setting {
         recipe::Template::BuiltIn(family) if *family == base.config().architecture => Ok(built_in),
         recipe::Template::BuiltIn(family) => Err(RunError::Conflict(format!(
-            "data.template = \"{family}\", but {} is a model of architecture {found}; choose \"{found}\" or a file",
+            "data.template = \"{family}\" is the layout of other models: {} is one of architecture {}; choose {}, or name a Jinja file \
+             with the layout that the samples need",
             base.name(),
-            found = base.config().architecture
+            base.config().architecture,
+            match own {
+                Some(_) => "\"auto\" for the template in its file".into(),
+                None => format!("{:?}", base.config().architecture),
+            }
         ))),
         // For some families, Ollama ignores the template in its file and renders with its own code; the built-in model comes
         // with this program.
@@ -287,7 +292,8 @@ pub fn template(setting: &recipe::Template, base: &Base) -> Result<Template, Run
         recipe::Template::Gguf => match own {
             Some(source) => of_file(&inside, source),
             None => Err(RunError::Conflict(format!(
-                "data.template = \"gguf\", but {} has no tokenizer.chat_template; choose \"{}\" or a file",
+                "data.template = \"gguf\", but {} has no tokenizer.chat_template; choose \"{}\", or name a Jinja file with the model's \
+                 own layout",
                 base.name(),
                 base.config().architecture
             ))),
