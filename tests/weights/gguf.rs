@@ -65,6 +65,7 @@ fn getters_convert_integers_of_any_width_and_refuse_the_rest() {
     assert_eq!(gguf.require::<Vec<u32>>("test.u16s").expect("fits"), [0, 60000]);
     assert_eq!(gguf.require::<Vec<i32>>("test.i8s").expect("fits"), [-100, 100]);
     assert_eq!(gguf.require::<f32>("test.f64").expect("fits"), 0.1);
+    assert_eq!(gguf.require::<Vec<f32>>("test.i8s").expect("fits"), [-100.0, 100.0]);
     assert!(gguf.require::<bool>("test.bool").expect("fits"));
     assert_eq!(gguf.require::<&str>("test.string").expect("fits"), "Grüße ▁");
     assert_eq!(gguf.require::<&[String]>("test.strings").expect("fits").len(), 3);
@@ -194,8 +195,13 @@ fn false_metadata_are_reported() {
     assert_says("length", with(&words(&[9, 4, 3, 0, 1, 2])), &["3 elements", "`key`", "8 bytes follow"]);
     assert_says("huge", with(&words(&[9, 8, 0, 1 << 31])), &["elements", "`key`", "0 bytes follow"]);
     assert_says("string", with(&words(&[8, u32::MAX, u32::MAX, 0])), &["`key`", "4 bytes follow"]);
-    assert_says("bool", with(&[7, 0, 0, 0, 2]), &["`key`", "bool 2"]);
-    assert_says("text", with(&[8, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0xff]), &["`key`", "UTF-8"]);
+    // As in llama.cpp: any byte but 0 is true, and texts may have any bytes. In names, those that are not UTF-8 are damage.
+    for (byte, expected) in [(0, false), (2, true), (255, true)] {
+        let read = with(&[7, 0, 0, 0, byte]).expect("read").require::<bool>("key").expect("a bool");
+        assert_eq!(read, expected, "{byte}");
+    }
+    let text = with(&[8, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, b'a', 0xff]).expect("read");
+    assert_eq!(text.require::<&str>("key").expect("a text"), "a\u{FFFD}");
     assert!(with(&[7, 0, 0, 0, 1]).expect("sound").require::<bool>("key").expect("a bool"));
 }
 

@@ -37,7 +37,7 @@ struct Cursor<'a> {
     continues: bool, // a read went past `bytes`, but not past the end of the file
 }
 
-impl Cursor<'_> {
+impl<'a> Cursor<'a> {
     fn header(&mut self) -> Result<Parsed, String> {
         let magic = &self.bytes[..self.bytes.len().min(4)];
         if magic != b"GGUF" {
@@ -178,7 +178,7 @@ impl Cursor<'_> {
             5 => Value::I32(i32::from_le_bytes(self.take(key)?)),
             6 => Value::F32(f32::from_le_bytes(self.take(key)?)),
             7 => Value::Bool(self.bool(key)?),
-            8 => Value::String(self.string(&format!("metadata key `{key}`"))?),
+            8 => Value::String(self.text(&format!("metadata key `{key}`"))?),
             9 => Value::Array(self.array(key)?),
             10 => Value::U64(self.u64(key)?),
             11 => Value::I64(i64::from_le_bytes(self.take(key)?)),
@@ -208,7 +208,7 @@ impl Cursor<'_> {
             8 => {
                 let (count, mut strings) = (self.count(key, 8)?, Vec::new());
                 for i in 0..count {
-                    strings.push(self.string(&format!("element {i} of metadata key `{key}`"))?);
+                    strings.push(self.text(&format!("element {i} of metadata key `{key}`"))?);
                 }
                 Array::String(strings)
             }
@@ -246,25 +246,33 @@ impl Cursor<'_> {
         Ok(())
     }
 
+    /// A bool: any byte but 0 is true, as in llama.cpp and gguf-py.
     fn bool(&mut self, key: &str) -> Result<bool, String> {
-        match self.take(key)? {
-            [0] => Ok(false),
-            [1] => Ok(true),
-            [other] => {
-                Err(format!("metadata key `{key}` holds the bool {other}, expected 0 or 1; {DOWNLOAD}"))
-            }
-        }
+        self.take(key).map(|[byte]: [u8; 1]| byte != 0)
     }
 
+    /// A name, which is UTF-8.
     fn string(&mut self, what: &str) -> Result<String, String> {
+        let bytes = self.bytes(what)?.to_vec();
+        String::from_utf8(bytes).map_err(|_| format!("{what} is not UTF-8 text; {DOWNLOAD}"))
+    }
+
+    /// A text of any bytes, as in llama.cpp; those that are not UTF-8 become U+FFFD.
+    fn text(&mut self, what: &str) -> Result<String, String> {
+        self.bytes(what).map(|bytes| String::from_utf8_lossy(bytes).into_owned())
+    }
+
+    /// Bytes behind their number.
+    fn bytes(&mut self, what: &str) -> Result<&'a [u8], String> {
         let length = self.u64(what)?;
         self.plausible(length, 1, &format!("bytes in {what}"))?;
         let end = usize::try_from(length).ok().and_then(|length| self.at.checked_add(length));
-        let Some(bytes) = end.and_then(|end| self.bytes.get(self.at..end)) else {
+        let all = self.bytes;
+        let Some(bytes) = end.and_then(|end| all.get(self.at..end)) else {
             return Err(self.ends_inside(what));
         };
         self.at += bytes.len();
-        String::from_utf8(bytes.to_vec()).map_err(|_| format!("{what} is not UTF-8 text; {DOWNLOAD}"))
+        Ok(bytes)
     }
 
     fn u32(&mut self, what: &str) -> Result<u32, String> {

@@ -167,9 +167,11 @@ from_value!('a Vec<i32>, "an array of integers of 32 bits", value => match value
     Value::Array(a) => a.integers()?.into_iter().map(|x| x.try_into().ok()).collect(),
     _ => None,
 });
+// Scores of a vocabulary may be integers, as in llama.cpp.
 from_value!('a Vec<f32>, "an array of floats", value => match value {
     Value::Array(Array::F32(a)) => Some(a.clone()),
     Value::Array(Array::F64(a)) => Some(a.iter().map(|&x| x as f32).collect()),
+    Value::Array(a) => Some(a.integers()?.into_iter().map(|x| x as f32).collect()),
     _ => None,
 });
 from_value!('a Vec<bool>, "an array of bools", value => match value {

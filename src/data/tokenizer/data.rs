@@ -16,8 +16,8 @@ pub struct TokenizerData {
     pub pre: Option<String>,
     /// `tokenizer.ggml.tokens`, `[V]`.
     pub tokens: Vec<String>,
-    /// `tokenizer.ggml.token_type`, `[V]`; all NORMAL if absent. Ollama marks byte tokens NORMAL, so byte tokens are recognized
-    /// by their spelling.
+    /// `tokenizer.ggml.token_type`, `[V]`; empty if absent. Ollama marks byte tokens NORMAL, so byte tokens are recognized by
+    /// their spelling.
     pub token_types: Vec<i32>,
     /// `tokenizer.ggml.merges`, best first: two tokens separated by a space.
     pub merges: Vec<String>,
@@ -47,13 +47,11 @@ impl TokenizerData {
         let [last, eot, eom] = ["eos", "eot", "eom"].map(|name| format!("tokenizer.ggml.{name}_token_id"));
         let (last, eot, eom) = (gguf.get::<u32>(&last)?, gguf.get(&eot)?, gguf.get(&eom)?);
         eos.extend([last, eot, eom].into_iter().flatten());
-        let tokens = gguf.require::<&[String]>("tokenizer.ggml.tokens")?.to_vec();
-        let types = gguf.get("tokenizer.ggml.token_type")?;
         Ok(TokenizerData {
             model: gguf.require::<&str>("tokenizer.ggml.model")?.to_owned(),
             pre: gguf.get::<&str>("tokenizer.ggml.pre")?.map(str::to_owned),
-            token_types: types.unwrap_or_else(|| vec![NORMAL; tokens.len()]),
-            tokens,
+            tokens: gguf.require::<&[String]>("tokenizer.ggml.tokens")?.to_vec(),
+            token_types: gguf.get("tokenizer.ggml.token_type")?.unwrap_or_default(),
             merges: gguf.get::<&[String]>("tokenizer.ggml.merges")?.unwrap_or_default().to_vec(),
             scores: gguf.get("tokenizer.ggml.scores")?.unwrap_or_default(),
             bos: gguf.get("tokenizer.ggml.bos_token_id")?,
@@ -138,8 +136,10 @@ pub enum TokenizerError {
         /// The expected value.
         expected: String,
     },
-    /// Lists of different lengths.
-    #[error("tokenizer.ggml.{list} has {found} entries for {tokens} tokens; the file is damaged")]
+    /// A list that is shorter than the vocabulary.
+    #[error(
+        "tokenizer.ggml.{list} has {found} entries for {tokens} tokens; use another conversion of the model"
+    )]
     Length {
         /// The list.
         list: &'static str,
@@ -147,16 +147,6 @@ pub enum TokenizerError {
         found: usize,
         /// Number of tokens.
         tokens: usize,
-    },
-    /// A special token's id that is outside the vocabulary.
-    #[error("{key} is {id}, but the vocabulary has {vocab} tokens; the file is damaged")]
-    Id {
-        /// GGUF key.
-        key: &'static str,
-        /// Its value.
-        id: u32,
-        /// Vocabulary size.
-        vocab: usize,
     },
     /// The merge list as a whole is invalid.
     #[error("tokenizer.ggml.merges does not fit the vocabulary: {0}; use another conversion of the model")]
@@ -186,10 +176,6 @@ pub(super) fn check(data: &TokenizerData, spec: &TokenizerSpec) -> Result<Kind, 
         return unsupported("tokenizer.ggml.model", format!("{:?}", data.model), expected.join(" or "));
     };
     match (kind, data.pre.as_deref()) {
-        (Kind::Lines, Some(pre)) if pre != spec.pre => {
-            let expected = format!("{:?} or no such key", spec.pre);
-            return unsupported("tokenizer.ggml.pre", format!("{pre:?}"), expected);
-        }
         (Kind::ByteLevel, Some(pre)) if PreTokenizer::named(pre).is_none() => {
             let expected = format!("one of {}", PreTokenizer::names().join(", "));
             return unsupported("tokenizer.ggml.pre", format!("{pre:?}"), expected);
@@ -199,47 +185,90 @@ pub(super) fn check(data: &TokenizerData, spec: &TokenizerSpec) -> Result<Kind, 
     if *kind != Kind::Scores && data.merges.is_empty() {
         return unsupported("tokenizer.ggml.merges", "\"\"".into(), "a list of merges".into());
     }
-    lengths(data, *kind)?;
-    let Some(bos) = data.bos else {
-        return match data.add_bos {
-            Some(true) => unsupported("tokenizer.ggml.bos_token_id", "missing".into(), "an id".into()),
-            _ if !spec.bos.is_empty() => unsupported(
-                "tokenizer.ggml.bos_token_id",
-                "missing".into(),
-                format!("the token {}", spec.bos),
-            ),
-            _ => Ok(*kind),
-        };
-    };
-    match &data.tokens[bos as usize] {
-        found if spec.bos.is_empty() || found == spec.bos => Ok(*kind),
-        found => unsupported(
-            "tokenizer.ggml.bos_token_id",
-            format!("{found:?}"),
-            format!("the token {}", spec.bos),
-        ),
+    let tokens = data.tokens.len();
+    // Only tokenizers by scores read them.
+    let scores = if *kind == Kind::Scores { data.scores.len() } else { tokens };
+    let lists = [("token_type", data.token_types.len()), ("scores", scores)];
+    if let Some((list, found)) = lists.into_iter().find(|(_, found)| (1..tokens).contains(found)) {
+        return Err(TokenizerError::Length { list, found, tokens });
+    }
+    let own = !spec.bos.is_empty() && data.tokens.iter().any(|token| token == spec.bos);
+    match data.bos {
+        None if data.add_bos == Some(true) && !own => {
+            unsupported("tokenizer.ggml.bos_token_id", "missing".into(), "an id".into())
+        }
+        _ => Ok(*kind),
     }
 }
 
-/// Checks that every list fits the vocabulary, and every id.
-fn lengths(data: &TokenizerData, kind: Kind) -> Result<(), TokenizerError> {
-    let tokens = data.tokens.len();
-    let scores = if kind == Kind::Scores && !data.scores.is_empty() { data.scores.len() } else { tokens };
-    for (list, found) in [("token_type", data.token_types.len()), ("scores", scores)] {
-        if found != tokens {
-            return Err(TokenizerError::Length { list, found, tokens });
+/// Leaves out ids outside the vocabulary and the ends of lists that are longer than it, as llama.cpp does, and makes all tokens
+/// NORMAL if the file has no types. Returns notices of all this.
+pub(super) fn mend(data: &mut TokenizerData, spec: &TokenizerSpec) -> Vec<String> {
+    let (tokens, mut notices) = (data.tokens.len(), Vec::new());
+    let mut longer = |list: &str, found: usize| {
+        if found > tokens {
+            notices.push(format!(
+                "tokenizer.ggml.{list} has {found} entries for {tokens} tokens; the last {} are left out, as in llama.cpp",
+                found - tokens
+            ));
         }
+    };
+    longer("token_type", data.token_types.len());
+    longer("scores", data.scores.len());
+    data.token_types.truncate(tokens);
+    data.scores.truncate(tokens);
+    if data.token_types.is_empty() {
+        notices.push(
+            "tokenizer.ggml.token_type is missing, so only the tokens that the file or the family names as starts and ends of turns and \
+             texts are control tokens; a newer conversion of the model may have more"
+                .into(),
+        );
+        data.token_types = vec![NORMAL; tokens];
     }
-    let eos = data.eos.iter().map(|&id| ("tokenizer.ggml.eos_token_id", id));
-    let bos = data.bos.map(|id| ("tokenizer.ggml.bos_token_id", id));
-    match eos.chain(bos).find(|(_, id)| *id as usize >= tokens) {
-        Some((key, id)) => Err(TokenizerError::Id { key, id, vocab: tokens }),
-        None => Ok(()),
+    let mut known = |key: &str, id: u32| {
+        let inside = (id as usize) < tokens;
+        if !inside {
+            notices.push(format!(
+                "tokenizer.ggml.{key} is {id}, but the vocabulary has {tokens} tokens; it is left out, as in llama.cpp"
+            ));
+        }
+        inside
+    };
+    data.eos.retain(|id| known("eos_token_id", *id));
+    data.bos = data.bos.filter(|id| known("bos_token_id", *id));
+    for id in [&mut data.eos_token, &mut data.eot, &mut data.unknown] {
+        *id = id.filter(|id| (*id as usize) < tokens);
     }
+    notices.extend(begin(data, spec));
+    notices
+}
+
+/// Finds the token that starts a sequence if the file names none, and the family has one. The notice of that, or of another token.
+fn begin(data: &mut TokenizerData, spec: &TokenizerSpec) -> Option<String> {
+    let usual = spec.bos;
+    let own = data.tokens.iter().position(|token| token == usual).filter(|_| !usual.is_empty());
+    let Some(bos) = data.bos else {
+        data.bos = own.map(|id| id as u32);
+        return own.map(|_| {
+            format!("tokenizer.ggml.bos_token_id is missing; sequences start with {usual}, as in models of this family")
+        });
+    };
+    let found = &data.tokens[bos as usize];
+    (!usual.is_empty() && found != usual).then(|| {
+        format!(
+            "tokenizer.ggml.bos_token_id is {found:?}, where models of this family have {usual}; sequences start with {found:?}, as in \
+             llama.cpp"
+        )
+    })
 }
 
 /// Properties of the vocabulary that a user should know. `left_out`: number of merges that it cannot use.
-pub(super) fn notices(data: &TokenizerData, kind: Kind, left_out: usize) -> Vec<String> {
+pub(super) fn notices(
+    data: &TokenizerData,
+    spec: &TokenizerSpec,
+    kind: Kind,
+    left_out: usize,
+) -> Vec<String> {
     let mut notices = Vec::new();
     if left_out > 0 {
         notices.push(format!(
@@ -253,6 +282,21 @@ pub(super) fn notices(data: &TokenizerData, kind: Kind, left_out: usize) -> Vec<
              have other tokens"
                 .into(),
         );
+    }
+    if let (Kind::Lines, Some(pre)) = (kind, data.pre.as_deref().filter(|pre| *pre != spec.pre)) {
+        notices.push(format!(
+            "tokenizer.ggml.pre is {pre:?}, but tokenizer.ggml.model alone says how texts are split, as in llama.cpp"
+        ));
+    }
+    if kind != Kind::Scores && data.add_space_prefix == Some(true) {
+        notices.push(
+            "tokenizer.ggml.add_space_prefix is true, but this kind of tokenizer puts no space in front of a text, as in llama.cpp"
+                .into(),
+        );
+    }
+    let broken = data.tokens.iter().filter(|token| token.contains('\u{FFFD}')).count();
+    if broken > 1 {
+        notices.push(format!("{broken} tokens of the vocabulary are not UTF-8; no text becomes one of them"));
     }
     if kind == Kind::Scores && data.scores.is_empty() {
         notices.push(

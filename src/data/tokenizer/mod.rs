@@ -83,10 +83,11 @@ pub struct Tokenizer {
 }
 
 impl Tokenizer {
-    /// Builds the tokenizer. Fails if the data are damaged or do not fit the family.
-    pub fn new(data: TokenizerData, spec: &'static TokenizerSpec) -> Result<Tokenizer, TokenizerError> {
+    /// Builds the tokenizer. Fails if the data do not fit the family.
+    pub fn new(mut data: TokenizerData, spec: &'static TokenizerSpec) -> Result<Tokenizer, TokenizerError> {
         // Longer than 60 lines: each table of the tokenizer follows from those before it.
         let kind = check(&data, spec)?;
+        let mut notices = data::mend(&mut data, spec);
         let pre = PreTokenizer::named(data.pre.as_deref().unwrap_or("default"));
         let merger = || match kind {
             Kind::Lines => Lines::new(&data).map(|(lines, n)| (Merger::Lines(lines.into()), n)),
@@ -99,7 +100,7 @@ impl Tokenizer {
         };
         let (digest, (merger, ids)) = rayon::join(|| digest(&data, kind), || rayon::join(merger, by_text));
         let (merger, left_out) = merger?;
-        let notices = data::notices(&data, kind, left_out);
+        notices.extend(data::notices(&data, spec, kind, left_out));
         if let Some(name) = spec.required.iter().find(|name| !ids.contains_key(**name)) {
             return Err(TokenizerError::Missing((*name).to_owned()));
         }

@@ -37,13 +37,24 @@ const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{
 const GPT4O: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+";
 const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+";
 
+const DEEPSEEK3: &str = r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+"##;
+const SEED_CODER: &str =
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+";
+const UFAKZEKA: &str = r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+";
+const BLOOM: &str = r" ?[^(\s|.,!?…。，、।۔،)]+";
+const CJK: &str = r"[\x{4E00}-\x{9FA5}\x{0800}-\x{4E00}\x{AC00}-\x{D7FF}]+";
+const HAN: &str = r"[\x{4E00}-\x{9FA5}\x{3040}-\x{309F}\x{30A0}-\x{30FF}]+";
+const CASED: &str = r"\s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-Ἕἠ-ὅὈ-Ὅὐ-ὗὙὛὝὟ-ώᾀ-ᾴᾶ-ᾼιῂ-ῄῆ-ῌῐ-ΐῖ-Ίῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤΩℨK-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲𐳀-𐳲𑢠-𑣟𞤀-𞥃]+";
+const MARKS: &str = r"\s?[!-/:-~！-／：-～‘-‟　-。]+";
+
 macro_rules! patterns {
     ($($source:expr),+) => {
         LazyLock::new(|| vec![$(Pattern::new($source)),+])
     };
 }
 
-static ALL: [PreTokenizer; 9] = [
+/// Names and meanings as in llama.cpp's src/llama-vocab.cpp.
+static ALL: [PreTokenizer; 20] = [
     PreTokenizer {
         names: &["qwen2"],
         patterns: patterns!(QWEN2),
@@ -51,8 +62,18 @@ static ALL: [PreTokenizer; 9] = [
         whole_words: false,
         adds_bos: false,
     },
+    // Published without NFC, or unknown: as in llama.cpp, which never composes.
     PreTokenizer {
-        names: &["deepseek-r1-qwen"],
+        names: &[
+            "deepseek-r1-qwen",
+            "kormo",
+            "f2llmv2",
+            "megrez",
+            "stablelm2",
+            "hunyuan",
+            "solar-open",
+            "grok-2",
+        ],
         patterns: patterns!(QWEN2),
         composes: false,
         whole_words: false,
@@ -66,14 +87,45 @@ static ALL: [PreTokenizer; 9] = [
         adds_bos: false,
     },
     PreTokenizer {
-        names: &["llama-bpe", "llama3", "llama-v3"],
+        names: &[
+            "llama-bpe",
+            "llama3",
+            "llama-v3",
+            "falcon3",
+            "falcon-h1",
+            "pixtral",
+            "midm-2.0",
+            "lfm2",
+            "jina-v5-nano",
+        ],
         patterns: patterns!(LLAMA3),
         composes: false,
         whole_words: true,
         adds_bos: true,
     },
     PreTokenizer {
-        names: &["gpt-4o", "llama4"],
+        names: &["dbrx", "smaug-bpe", "chatglm-bpe"],
+        patterns: patterns!(LLAMA3),
+        composes: false,
+        whole_words: false,
+        adds_bos: false,
+    },
+    PreTokenizer {
+        names: &["glm4", "glm5"],
+        patterns: patterns!(LLAMA3),
+        composes: false,
+        whole_words: true,
+        adds_bos: false,
+    },
+    PreTokenizer {
+        names: &["minicpm5"],
+        patterns: patterns!(r"\p{N}{1,3}", LLAMA3),
+        composes: false,
+        whole_words: true,
+        adds_bos: false,
+    },
+    PreTokenizer {
+        names: &["gpt-4o", "llama4", "kanana2", "talkie", "minimax-m2"],
         patterns: patterns!(GPT4O),
         composes: false,
         whole_words: false,
@@ -87,15 +139,97 @@ static ALL: [PreTokenizer; 9] = [
         adds_bos: true,
     },
     PreTokenizer {
-        names: &["smollm"],
+        names: &[
+            "smollm",
+            "starcoder",
+            "refact",
+            "command-r",
+            "codeshell",
+            "exaone",
+            "minerva-7b",
+            "mellum2",
+        ],
         patterns: patterns!(r"\p{N}", GPT2),
         composes: false,
         whole_words: false,
         adds_bos: false,
     },
     PreTokenizer {
-        names: &["gpt-2"],
+        names: &[
+            "gpt-2",
+            "phi-2",
+            "jina-es",
+            "jina-de",
+            "jina-v2-es",
+            "jina-v2-de",
+            "gigachat",
+            "a.x-4.0",
+            "mellum",
+            "modern-bert",
+            "exaone4",
+            "mpt",
+            "olmo",
+            "jais",
+            "trillion",
+            "granite-docling",
+        ],
         patterns: patterns!(GPT2),
+        composes: false,
+        whole_words: false,
+        adds_bos: false,
+    },
+    PreTokenizer {
+        names: &["falcon"],
+        patterns: patterns!(r"[\p{P}\$\+<=>\^~\|`]+", GPT2, "[0-9][0-9][0-9]"),
+        composes: false,
+        whole_words: false,
+        adds_bos: false,
+    },
+    PreTokenizer {
+        names: &["deepseek-llm"],
+        patterns: patterns!(r"[\r\n]", CASED, MARKS, r"\s+$", CJK, r"\p{N}+"),
+        composes: false,
+        whole_words: false,
+        adds_bos: false,
+    },
+    PreTokenizer {
+        names: &["deepseek-coder"],
+        patterns: patterns!(r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", CJK, r"\p{N}"),
+        composes: false,
+        whole_words: false,
+        adds_bos: false,
+    },
+    PreTokenizer {
+        names: &["deepseek-v3", "hunyuan-dense", "joyai-llm", "hy_v4"],
+        patterns: patterns!(r"\p{N}{1,3}", HAN, DEEPSEEK3),
+        composes: false,
+        whole_words: false,
+        adds_bos: false,
+    },
+    PreTokenizer {
+        names: &["seed-coder"],
+        patterns: patterns!(SEED_CODER),
+        composes: false,
+        whole_words: false,
+        adds_bos: false,
+    },
+    PreTokenizer {
+        names: &["poro-chat", "bloom", "gpt3-finnish"],
+        patterns: patterns!(BLOOM),
+        composes: false,
+        whole_words: false,
+        adds_bos: false,
+    },
+    PreTokenizer {
+        names: &["viking"],
+        patterns: patterns!(BLOOM, r"\p{N}"),
+        composes: false,
+        whole_words: false,
+        adds_bos: false,
+    },
+    PreTokenizer {
+        names: &["ufakzeka"],
+        patterns: patterns!(UFAKZEKA),
         composes: false,
         whole_words: false,
         adds_bos: false,
@@ -161,5 +295,55 @@ impl Pattern {
         let ends_line = self.lines && matches!(last, '\r' | '\n');
         let word_follows = text[end..].chars().next().is_some_and(|next| !next.is_whitespace());
         Some((start, if spaces && !ends_line && word_follows { end - last.len_utf8() } else { end }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::PreTokenizer;
+
+    fn words<'a>(name: &str, text: &'a str) -> Vec<&'a str> {
+        let mut found = Vec::new();
+        let pre = PreTokenizer::named(name).unwrap_or_else(|| panic!("{name} is unknown"));
+        pre.words(text, &mut |word| found.push(word));
+        found
+    }
+
+    /// llama.cpp's ids of such texts were compared for every name (tests/tokenizer.rs, `published_vocabularies_have_llama_cpp_ids`).
+    #[test]
+    fn texts_are_split_as_in_llama_cpp() {
+        let text = "Ab12345 c'd,\n\n x";
+        for (name, expected) in [
+            ("gpt-2", vec!["Ab", "12345", " c", "'d", ",", "\n\n", " x"]),
+            ("command-r", vec!["Ab", "1", "2", "3", "4", "5", " c", "'d", ",", "\n\n", " x"]),
+            ("falcon", vec!["Ab", "123", "45", " c", "'", "d", ",", "\n\n", " x"]),
+            ("deepseek-llm", vec!["Ab", "12345", " c", "'", "d", ",", "\n", "\n", " x"]),
+            ("deepseek-coder", vec!["Ab", "1", "2", "3", "4", "5", " c", "'", "d", ",", "\n", "\n", " x"]),
+            ("deepseek-v3", vec!["Ab", "123", "45", " c", "'d", ",\n\n", " x"]),
+            ("minicpm5", vec!["Ab", "123", "45", " c", "'d", ",\n\n", " x"]),
+            ("seed-coder", vec!["Ab", "1", "2", "3", "4", "5", " c", "'d", ",", "\n\n", " x"]),
+            ("ufakzeka", vec!["Ab", "1", "2", "3", "4", "5", " c", "'d", ",\n\n", " x"]),
+            ("bloom", vec!["Ab12345", " c'd", ",\n\n", " x"]),
+            ("viking", vec!["Ab", "1", "2", "3", "4", "5", " c'd", ",\n\n", " x"]),
+        ] {
+            assert_eq!(words(name, text), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn names_of_one_meaning_split_alike() {
+        let text = "It's 2024: naïve ½ 12,345.67 (汉字)\t  x\r\n\r\nGoOD'S !!\n ";
+        let alike = [
+            ("llama-bpe", "falcon3 falcon-h1 pixtral midm-2.0 lfm2"),
+            ("qwen2", "deepseek-r1-qwen kormo megrez stablelm2 hunyuan"),
+            ("gpt-2", "phi-2 gigachat a.x-4.0 mellum exaone4 mpt olmo jais"),
+            ("gpt-4o", "llama4 kanana2 talkie minimax-m2"),
+            ("smollm", "starcoder refact command-r codeshell exaone minerva-7b mellum2"),
+        ];
+        for (name, others) in alike {
+            for other in others.split(' ') {
+                assert_eq!(words(other, text), words(name, text), "{other} and {name}");
+            }
+        }
     }
 }
