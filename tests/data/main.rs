@@ -232,7 +232,12 @@ fn keys_that_change_the_meaning_are_refused() {
     let text = PAIR.replace("{\"prompt", "{\"image\": \"a.png\", \"prompt");
     refused(
         &text,
-        "x.jsonl line 1: the key \"image\" is not supported, but ignoring it would change the meaning of the sample; \
+        "x.jsonl line 1: the key \"image\" holds no text, and the sample's text refers to it, but training reads text alone; \
+         remove the sample, or set data.invalid = \"drop\"",
+    );
+    refused(
+        &PAIR.replace("{\"prompt", "{\"weight\": 1, \"prompt"),
+        "x.jsonl line 1: the key \"weight\" is not supported, but ignoring it would change the meaning of the sample; \
          remove it",
     );
     let calls = r#"{"messages": [{"role": "user", "content": "a"},

@@ -216,11 +216,9 @@ pub enum Problem {
         /// The shapes.
         fit: Vec<Format>,
     },
-    /// An unsupported key that changes the meaning of the sample.
-    #[error(
-        "the key \"{0}\" is not supported, but ignoring it would change the meaning of the sample; remove it"
-    )]
-    UnsupportedKey(String),
+    /// An unsupported key that changes the meaning of the sample, and the reason with the next step.
+    #[error("the key \"{0}\" {1}")]
+    UnsupportedKey(String, &'static str),
     /// A message without role or content.
     #[error("message {number}: expected keys \"role\" and \"content\", found [{}]", .found.join(", "))]
     MessageKeys {

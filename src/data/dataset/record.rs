@@ -38,6 +38,12 @@ const UNSUPPORTED: [&str; 23] = [
     "reasoning_content",
 ];
 
+/// Keys of pictures and sound, to which the text refers.
+const MEDIA: [&str; 6] = ["image", "images", "audio", "audios", "video", "videos"];
+const OF_MEDIA: &str = "holds no text, and the sample's text refers to it, but training reads text alone; remove the sample, or set \
+                        data.invalid = \"drop\"";
+const OF_OTHERS: &str = "is not supported, but ignoring it would change the meaning of the sample; remove it";
+
 /// Parts of a record that training ignores.
 #[derive(Default)]
 pub(super) struct Ignored {
@@ -55,7 +61,8 @@ impl Ignored {
         for (key, value) in object.iter().filter(|(key, _)| !known.contains(&key.as_str())) {
             let path = format!("{path}{key}");
             if UNSUPPORTED.contains(&key.as_str()) && !is_empty(value) {
-                return Err(Problem::UnsupportedKey(path));
+                let reason = if MEDIA.contains(&key.as_str()) { OF_MEDIA } else { OF_OTHERS };
+                return Err(Problem::UnsupportedKey(path, reason));
             }
             self.keys.insert(path);
         }
