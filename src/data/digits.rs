@@ -12,7 +12,7 @@ const KEY: &str = "\u{fdd2}integer";
 const FEWEST: usize = 19;
 
 /// Parses JSON, and keeps the digits of every integer.
-pub(crate) fn parse(text: &str) -> serde_json::Result<Value> {
+pub fn parse(text: &str) -> serde_json::Result<Value> {
     serde_json::from_str(text).map(|value| match marked(text) {
         Cow::Borrowed(_) => value,
         Cow::Owned(marked) => serde_json::from_str(&marked).unwrap_or(value),
@@ -26,6 +26,18 @@ pub(crate) fn digits(value: &Value) -> Option<&str> {
     (key == KEY && fields.len() == 1).then_some(digits)
 }
 
+/// A value as Go reads it: long integers are rounded.
+pub(crate) fn rounded(value: &Value) -> Value {
+    match (digits(value), value) {
+        (Some(digits), _) => digits.parse::<f64>().map_or(Value::Null, Value::from),
+        (_, Value::Array(items)) => items.iter().map(rounded).collect(),
+        (_, Value::Object(fields)) => {
+            fields.iter().map(|(key, value)| (key.clone(), rounded(value))).collect::<Map<_, _>>().into()
+        }
+        (_, other) => other.clone(),
+    }
+}
+
 /// Whether a value has an integer of more than 64 bits.
 pub(crate) fn any(value: &Value) -> bool {
     digits(value).is_some()
@@ -37,7 +49,7 @@ pub(crate) fn any(value: &Value) -> bool {
 }
 
 /// A value as JSON, with all digits.
-pub(crate) fn to_json(value: &Value) -> String {
+pub fn to_json(value: &Value) -> String {
     if !any(value) {
         return value.to_string();
     }

@@ -9,3 +9,5 @@ pub mod pieces;
 pub mod step;
 pub mod template;
 pub mod tokenizer;
+
+pub use digits::{parse as parse_json, to_json};

@@ -1,7 +1,8 @@
 //! Function calls as JSON: `{"name": …, "arguments": {…}}`, alone or in a list.
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
+use crate::data::digits;
 use crate::data::template::{ReplySyntax, ToolCall};
 
 /// Replies of Qwen: `<think>\n…\n</think>\n\nwords\n<tool_call>\n{"name": …, "arguments": {…}}\n</tool_call>`.
@@ -17,7 +18,7 @@ pub(super) static QWEN: ReplySyntax = ReplySyntax {
 
 /// The calls in `text`; empty if it is anything else. Llama calls the arguments `parameters`.
 pub(super) fn parse(text: &str, _tools: &[Value]) -> Vec<ToolCall> {
-    let calls = match serde_json::from_str(text.trim()) {
+    let calls = match digits::parse(text.trim()) {
         Ok(Value::Array(list)) => list.iter().map(call).collect(),
         Ok(value) => call(&value).map(|call| vec![call]),
         Err(_) => None,
@@ -25,14 +26,12 @@ pub(super) fn parse(text: &str, _tools: &[Value]) -> Vec<ToolCall> {
     calls.unwrap_or_default()
 }
 
+/// A call; `None` for an object that only looks like one, which has no arguments.
 fn call(value: &Value) -> Option<ToolCall> {
+    let value = value.as_object()?;
     let name = value.get("name")?.as_str().filter(|name| !name.is_empty())?;
-    let arguments: Map<String, Value> = match value.get("arguments").or(value.get("parameters"))? {
-        Value::Object(arguments) => arguments.clone(),
-        // Some models quote the arguments.
-        Value::String(text) => serde_json::from_str(text).ok()?,
-        _ => return None,
-    };
+    ["arguments", "parameters"].into_iter().find(|key| value.contains_key(*key))?;
+    let arguments = ToolCall::read_arguments(value).ok()?;
     Some(ToolCall { id: String::new(), name: name.to_owned(), arguments })
 }
 
@@ -80,6 +79,11 @@ pub(super) mod tests {
         Part::Call(ToolCall { id: String::new(), name: name.into(), arguments })
     }
 
+    /// The arguments `{"id": …}` with all digits of a long integer.
+    pub(in crate::families) fn long(digits: &str) -> Value {
+        digits::parse(&format!("{{\"id\": {digits}}}")).expect("JSON")
+    }
+
     #[test]
     fn qwens_replies_are_split_into_parts() {
         let weather =
@@ -124,6 +128,10 @@ pub(super) mod tests {
                 vec![call.clone()],
             ),
             (format!("<tool_call>{json}</tool_call>"), vec![call.clone()]),
+            (
+                r#"{"name": "pay", "parameters": {"id": 12345678901234567890123}}"#.into(),
+                vec![called("pay", long("12345678901234567890123"))],
+            ),
             ("{\"names\": [1]}".into(), vec![words("{\"names\": [1]}")]),
             ("{\"name\": \"Ada\", \"age\": 36}".into(), vec![words("{\"name\": \"Ada\", \"age\": 36}")]),
             ("<|python_tag|>print(1)".into(), vec![words("<|python_tag|>print(1)")]),

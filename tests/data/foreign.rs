@@ -364,6 +364,12 @@ fn functions_and_arguments_stay_as_they_are_written() {
     assert!(text.contains("{\"type\": \"integer\", \"maximum\": 18446744073709551617}"), "{text}");
     assert!(!text.contains("description"), "{text}");
     assert_eq!(qwen(&record(&serde_json::Value::from(arguments).to_string())), text);
+    // Llama's, Gemini's and Anthropic's names, which became `{}`.
+    for name in ["parameters", "args", "input"] {
+        assert_eq!(qwen(&record(arguments).replace("\"arguments\"", &format!("\"{name}\""))), text, "{name}");
+    }
+    let other = record(arguments).replace("\"arguments\"", "\"kwargs\"");
+    fails(&OPTIONS, &other, "a function call has no \"arguments\", but an object as \"kwargs\"; expected");
     let built_in = texts(&OPTIONS, &record(r#"{"a": 12345678901234567890123}"#));
     assert!(built_in[0].1.contains("call:moor{a:12345678901234567890123}"), "{built_in:?}");
     fails(

@@ -6,7 +6,7 @@ use rullama_train::data::template::{Part, ReplyParts, ToolCall};
 use rullama_train::talk::conversation;
 use rullama_train::talk::generate::{Finish, Reply};
 use rullama_train::talk::scores::Score;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::Served;
 use super::answer::{Answer, Head, Usage};
@@ -121,8 +121,7 @@ fn logprobs(tokens: Vec<Value>) -> Value {
 
 /// Tool call number `index` of a reply. Its id is the id of the response, followed by the index.
 fn tool_call(head: &Head, index: usize, call: &ToolCall) -> Value {
-    let arguments = Map::clone(&call.arguments);
-    let function = json!({ "name": call.name, "arguments": Value::Object(arguments).to_string() });
+    let function = json!({ "name": call.name, "arguments": call.arguments_json() });
     let id = format!("{}-{index}", head.id.replacen("chatcmpl", "call", 1));
     json!({ "id": id, "type": "function", "function": function })
 }

@@ -1,5 +1,6 @@
 //! Reading JSON fields from a request, with errors that name the field.
 
+use rullama_train::data::to_json;
 use serde_json::{Map, Value, json};
 
 use crate::cli::http::ApiError;
@@ -31,7 +32,7 @@ impl Fields {
         read: impl Fn(&Value) -> Option<T>,
     ) -> Result<Option<T>, ApiError> {
         let Some(value) = self.take(name) else { return Ok(None) };
-        let wrong = || ApiError::at(name, format!("expected {expected}, found {value}"));
+        let wrong = || ApiError::at(name, format!("expected {expected}, found {}", to_json(&value)));
         read(&value).ok_or_else(wrong).map(Some)
     }
 

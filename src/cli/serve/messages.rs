@@ -1,7 +1,7 @@
 //! Reading messages, tools and tool calls from a request.
 
-use rullama_train::data::template::{Message, Role, ToolCall};
-use serde_json::{Map, Value};
+use rullama_train::data::template::{ArgumentsError, Message, Role, ToolCall};
+use serde_json::Value;
 
 use super::fields::{Fields, kind};
 use crate::cli::http::ApiError;
@@ -113,15 +113,12 @@ fn call(value: Value, at: &str) -> Result<ToolCall, ApiError> {
     let at = format!("{at}.function");
     let name = text(&mut function, "name", &at)?
         .ok_or_else(|| ApiError::at(&format!("{at}.name"), "expected the name of a function"))?;
-    let arguments = match function.take("arguments") {
-        None => Some(Map::new()),
-        Some(Value::Object(arguments)) => Some(arguments),
-        Some(Value::String(text)) if text.trim().is_empty() => Some(Map::new()),
-        Some(Value::String(text)) => serde_json::from_str(&text).ok(),
-        Some(_) => None,
-    };
-    let arguments = arguments
-        .ok_or_else(|| ApiError::at(&format!("{at}.arguments"), "expected a JSON object in a string"))?;
+    let arguments = ToolCall::read_arguments(&function.0).map_err(|error| match error {
+        ArgumentsError::NotAnObject(key) => {
+            ApiError::at(&format!("{at}.{key}"), "expected a JSON object in a string")
+        }
+        other => ApiError::at(&at, format!("the call {other}; expected \"arguments\"")),
+    })?;
     Ok(ToolCall { id, name, arguments })
 }
 

@@ -1,6 +1,7 @@
 //! Reading and checking a chat completion request, and the fields that all requests for replies share.
 
 use axum::http::StatusCode;
+use rullama_train::data::parse_json;
 use rullama_train::data::template::Conversation;
 use rullama_train::talk::generate::Options;
 use rullama_train::talk::scores::MAX_TOP;
@@ -37,9 +38,9 @@ pub fn parse(body: &[u8], defaults: &Options, seed: u64) -> Result<Request, ApiE
 
 /// The fields of a body.
 pub fn fields_of(body: &[u8]) -> Result<Fields, ApiError> {
-    let value: Value =
-        serde_json::from_slice(body).map_err(|e| bad_request(format!("the body is not valid JSON: {e}")))?;
-    match value {
+    let invalid = |error: String| bad_request(format!("the body is not valid JSON: {error}"));
+    let text = std::str::from_utf8(body).map_err(|error| invalid(error.to_string()))?;
+    match parse_json(text).map_err(|error| invalid(error.to_string()))? {
         Value::Object(fields) => Ok(Fields(fields)),
         other => Err(bad_request(format!("the body is {}, expected a JSON object", kind(&other)))),
     }

@@ -87,7 +87,7 @@ fn reply(gpu: &Device, frozen: &OpenBase, model: &Model<'_>, chat: &Chat) -> Res
         let text = match part {
             Part::Words(words) => words,
             Part::Thought(_) => return,
-            Part::Call(call) => format!("{}({})", call.name, serde_json::Value::Object(call.arguments)),
+            Part::Call(call) => format!("{}({})", call.name, call.arguments_json()),
         };
         let _ = chat.pieces.send(Piece::Text(text));
     };

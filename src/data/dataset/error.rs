@@ -277,7 +277,7 @@ pub enum Problem {
         /// The message's number, from 1.
         number: usize,
         /// The problem.
-        problem: &'static str,
+        problem: String,
     },
     /// A turn without a speaker or text.
     #[error("turn {number}: expected keys \"from\" and \"value\", found [{}]", .found.join(", "))]

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::error::Problem;
 use super::record::{is_empty, kind, list, without_nulls, wrong};
@@ -122,7 +122,7 @@ pub(super) fn written(value: &Value, number: usize) -> Result<Vec<ToolCall>, Pro
     match &unpacked(value.clone()) {
         Value::Array(calls) => calls.iter().map(|value| call(value, number)).collect(),
         one @ Value::Object(_) => Ok(vec![call(one, number)?]),
-        _ => Err(Problem::Call { number, problem: "must be JSON" }),
+        _ => Err(Problem::Call { number, problem: "must be JSON".into() }),
     }
 }
 
@@ -130,28 +130,15 @@ pub(super) fn written(value: &Value, number: usize) -> Result<Vec<ToolCall>, Pro
 fn call(value: &Value, number: usize) -> Result<ToolCall, Problem> {
     let value = &unpacked(value.clone());
     let inner = unpacked(value["function"].clone());
-    let function = if inner.is_object() { &inner } else { value };
-    let Some(name) = function["name"].as_str() else {
-        return Err(Problem::Call { number, problem: "has no \"name\"" });
+    let function = inner.as_object().or(value.as_object());
+    let name = function.and_then(|function| function.get("name")?.as_str());
+    let (Some(name), Some(function)) = (name, function) else {
+        return Err(Problem::Call { number, problem: "has no \"name\"".into() });
     };
+    let arguments = ToolCall::read_arguments(function);
     Ok(ToolCall {
         id: value["id"].as_str().unwrap_or_default().to_owned(),
         name: name.to_owned(),
-        arguments: arguments(&function["arguments"])
-            .ok_or(Problem::Call { number, problem: "must have an object as \"arguments\"" })?,
+        arguments: arguments.map_err(|problem| Problem::Call { number, problem: problem.to_string() })?,
     })
-}
-
-/// Reads arguments: an object, or OpenAI's JSON string. Missing arguments become an empty object.
-fn arguments(value: &Value) -> Option<Map<String, Value>> {
-    let parsed = match value {
-        Value::Null => return Some(Map::new()),
-        Value::String(text) if text.trim().is_empty() => return Some(Map::new()),
-        Value::String(text) => digits::parse(text).ok()?,
-        other => other.clone(),
-    };
-    match parsed {
-        Value::Object(arguments) => Some(arguments),
-        _ => None,
-    }
 }

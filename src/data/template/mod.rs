@@ -3,6 +3,7 @@
 //! Either way the loss mask is exact for every token. A built-in template knows who wrote each piece. For a Jinja template the
 //! mask is derived from its renderings, and a sample without a provable mask is rejected.
 
+mod arguments;
 mod built_in;
 mod calls;
 mod encode;
@@ -25,6 +26,7 @@ use sha2::{Digest, Sha256};
 use crate::data::batch::IGNORE;
 use crate::data::tokenizer::{Special, Tokenizer};
 
+pub use arguments::ArgumentsError;
 pub use built_in::{BuiltIn, InOllama, Piece, Pieces};
 pub use error::TemplateError;
 pub use go::{Comparison, Difference, GoError, GoTemplate};

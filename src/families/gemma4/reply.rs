@@ -7,6 +7,7 @@
 use serde_json::{Map, Value};
 
 use super::tools::QUOTE;
+use crate::data::digits;
 use crate::data::template::{ReplySyntax, ToolCall};
 
 pub(super) static SYNTAX: ReplySyntax = ReplySyntax {
@@ -92,7 +93,7 @@ impl<'a> Rest<'a> {
             _ => {
                 // A number, a boolean, null, or a text without quotes, which models write too.
                 let bare = self.until(&[',', '}', ']'])?;
-                Some(serde_json::from_str(bare).unwrap_or_else(|_| bare.into()))
+                Some(digits::parse(bare).unwrap_or_else(|_| bare.into()))
             }
         }
     }

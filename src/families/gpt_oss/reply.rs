@@ -7,6 +7,7 @@
 
 use serde_json::Value;
 
+use crate::data::digits;
 use crate::data::template::{ReplySyntax, ToolCall};
 
 pub(super) static SYNTAX: ReplySyntax = ReplySyntax {
@@ -32,7 +33,7 @@ fn call(text: &str) -> Option<ToolCall> {
     let (header, arguments) = text.split_once("<|message|>")?;
     let name = header.split([' ', '<']).next().filter(|name| !name.is_empty())?;
     let arguments = arguments.strip_suffix("<|call|>").unwrap_or(arguments);
-    let Ok(Value::Object(arguments)) = serde_json::from_str(arguments) else { return None };
+    let Ok(Value::Object(arguments)) = digits::parse(arguments) else { return None };
     Some(ToolCall { id: String::new(), name: name.to_owned(), arguments })
 }
 
@@ -43,6 +44,13 @@ mod tests {
     use super::*;
     use crate::data::template::Part;
     use crate::families::calls::tests::parts;
+
+    #[test]
+    fn long_integers_keep_their_digits() {
+        let json = r#"{"id":12345678901234567890123}"#;
+        let found = call(&format!("pay <|constrain|>json<|message|>{json}")).expect("a call");
+        assert_eq!(found.arguments_json(), json);
+    }
 
     #[test]
     fn replies_are_split_by_their_channels() {

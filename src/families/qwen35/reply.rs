@@ -6,6 +6,7 @@
 
 use serde_json::{Map, Value};
 
+use crate::data::digits;
 use crate::data::template::{ReplySyntax, ToolCall};
 use crate::families::calls;
 
@@ -65,7 +66,7 @@ fn typed(text: &str, declared: Option<&Value>) -> Value {
         "True" => true.into(),
         "False" => false.into(),
         "None" => Value::Null,
-        text => match serde_json::from_str(text) {
+        text => match digits::parse(text) {
             Ok(Value::String(_)) | Err(_) => words(),
             Ok(value) => value,
         },
@@ -78,7 +79,7 @@ mod tests {
 
     use super::*;
     use crate::data::template::Part;
-    use crate::families::calls::tests::{called, parts, thought, words};
+    use crate::families::calls::tests::{called, long, parts, thought, words};
 
     const CALL: &str = "<tool_call>\n<function=weather>\n<parameter=city>\nLima\n</parameter>\n<parameter=days>\n3\n</parameter>\n\
                         </function>\n</tool_call>";
@@ -120,6 +121,8 @@ mod tests {
         assert_eq!(value("[1, \"a\"]", json!("array")), json!([1, "a"]));
         assert_eq!(value("null", json!(["string", "null"])), Value::Null);
         assert_eq!(value("Lima", json!("integer")), json!("Lima"));
+        let digits = "12345678901234567890123";
+        assert_eq!(value(digits, json!("integer")), long(digits)["id"]);
         for (text, expected) in [
             ("3", json!(3)),
             ("{\"a\": 1}", json!({"a": 1})),

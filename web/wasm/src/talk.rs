@@ -51,9 +51,7 @@ pub async fn reply(
     let emit = |part: Part| match part {
         Part::Words(words) => on_piece(&words),
         Part::Thought(_) => {}
-        Part::Call(call) => {
-            on_piece(&format!("{}({})", call.name, serde_json::Value::Object(call.arguments)))
-        }
+        Part::Call(call) => on_piece(&format!("{}({})", call.name, call.arguments_json())),
     };
     let on_event = |event: Event| {
         if let Event::Text(piece) = event {

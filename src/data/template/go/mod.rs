@@ -17,6 +17,7 @@ use std::sync::Arc;
 use serde_json::Value as Json;
 
 use super::{Conversation, Date, Message, Role};
+use crate::data::digits;
 use parse::{Node, Pipe, Root, Term};
 use value::Value;
 
@@ -165,12 +166,12 @@ fn message(message: &Message) -> Value {
     let call = |call: &super::ToolCall| {
         let function = Value::fields([
             ("Name", Value::text(&*call.name)),
-            ("Arguments", Value::Json(Arc::new(Json::Object(call.arguments.clone())))),
+            ("Arguments", Value::Json(Arc::new(digits::rounded(&Json::Object(call.arguments.clone()))))),
             ("Index", Value::Int(0)),
         ]);
         Value::fields([("ID", Value::text(&*call.id)), ("Function", function)])
     };
-    let content = message.result.as_ref().map_or_else(|| message.content.clone(), Json::to_string);
+    let content = message.result.as_ref().map_or_else(|| message.content.clone(), digits::to_json);
     Value::fields([
         ("Role", Value::text(message.role.name())),
         ("Content", Value::text(content)),
