@@ -174,20 +174,23 @@ pub struct Yarn {
     pub beta_fast: f64,
     /// Pairs that turn this often, or less often, are stretched by the whole factor (`yarn_beta_slow`).
     pub beta_slow: f64,
+    /// Whether the bounds are rounded to whole pairs, the range between them grows.
+    pub whole: bool,
 }
 
 impl Yarn {
     /// The divisor of the frequency of pair `pair` in heads of `size` values, of which the base is `base`.
     ///
-    /// Between the two bounds it is interpolated. The bounds are fractions of pairs, as in transformers with `truncate: false`.
-    /// llama.cpp rounds them to whole pairs.
+    /// Between the two bounds it is interpolated. They are fractions of pairs or `whole` ones: `truncate` in transformers. llama.cpp
+    /// always rounds them.
     fn divisor(&self, pair: usize, size: usize, base: f64) -> f64 {
         let turns = |turns: f64| {
             let radians = self.original_context / (turns * 2.0 * std::f64::consts::PI);
             size as f64 * radians.ln() / (2.0 * base.ln())
         };
-        let first = turns(self.beta_fast).max(0.0);
-        let last = turns(self.beta_slow).min(size as f64 - 1.0);
+        let (first, last) = (turns(self.beta_fast), turns(self.beta_slow));
+        let (first, last) = if self.whole { (first.floor(), last.ceil()) } else { (first, last) };
+        let (first, last) = (first.max(0.0), last.min(size as f64 - 1.0));
         let stretched = ((pair as f64 - first) / (last - first).max(0.001)).clamp(0.0, 1.0);
         1.0 / (stretched / self.factor + (1.0 - stretched))
     }
@@ -311,7 +314,8 @@ mod tests {
     /// transformers' `ROPE_INIT_FUNCTIONS["yarn"]` for gpt-oss-20b, every third pair: of these, only 9 to 15 lie between the bounds.
     #[test]
     fn yarn_is_that_of_transformers() {
-        let yarn = Yarn { factor: 32.0, original_context: 4096.0, beta_fast: 32.0, beta_slow: 1.0 };
+        let yarn =
+            Yarn { factor: 32.0, original_context: 4096.0, beta_fast: 32.0, beta_slow: 1.0, whole: false };
         let found: Vec<f64> = (0..32)
             .step_by(3)
             .map(|i| 150_000f64.powf(-2.0 * i as f64 / 64.0) / yarn.divisor(i, 64, 150_000.0))
@@ -334,5 +338,24 @@ mod tests {
             assert!(error < 1e-6, "pair {}: expected {expected:e}, found {found:e}", 3 * i);
         }
         assert!((yarn.scale() - 1.346_573_590_279_972_7).abs() < 1e-12);
+        // Qwen 3 with four times its context: the bounds are whole pairs.
+        let yarn =
+            Yarn { factor: 4.0, original_context: 32_768.0, beta_fast: 32.0, beta_slow: 1.0, whole: true };
+        for (i, expected) in [
+            (16, 3.162_277_9e-2),
+            (24, 5.375_321_5e-3),
+            (28, 1.848_276_6e-3),
+            (32, 6.029_411_5e-4),
+            (36, 1.798_411_5e-4),
+            (40, 4.445_698_5e-5),
+            (56, 1.405_853_4e-6),
+        ] {
+            let found = 1e6f64.powf(-2.0 * f64::from(i) / 128.0) / yarn.divisor(i as usize, 128, 1e6);
+            assert!(
+                (found / expected - 1.0f64).abs() < 1e-6,
+                "pair {i}: expected {expected:e}, found {found:e}"
+            );
+        }
+        assert!((yarn.scale() - 1.138_629_436_111_989).abs() < 1e-12);
     }
 }

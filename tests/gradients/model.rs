@@ -137,7 +137,13 @@ fn like_gpt_oss() -> Config {
     let mixture = LayerConfig {
         qk_norm: false,
         rope_divisor: 1.0,
-        yarn: Some(Yarn { factor: 8.0, original_context: 16.0, beta_fast: 4.0, beta_slow: 1.0 }),
+        yarn: Some(Yarn {
+            factor: 8.0,
+            original_context: 16.0,
+            beta_fast: 4.0,
+            beta_slow: 1.0,
+            whole: false,
+        }),
         sinks: true,
         activation: Activation::SwigluOai,
         biases: Module::ALL.into(),

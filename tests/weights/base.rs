@@ -485,3 +485,28 @@ fn ollamas_conversion_of_qwen35_is_the_same_model() {
     unordered.set("qwen35.ssm.v_head_reordered", Value::Bool(false));
     assert_says("order", open(&unordered), &["ssm.v_head_reordered", "a newer conversion"]);
 }
+
+#[test]
+fn yarn_is_read_in_every_family_of_uniform_layers() {
+    for family in ["qwen2", "qwen3", "qwen3moe", "llama", "gemma3", "qwen35"] {
+        let path = format!("{}/tests/golden/{family}/model.gguf", env!("CARGO_MANIFEST_DIR"));
+        let good = GgufWriter::of(&Gguf::open(path.as_ref()).expect("a golden model"));
+        let open = |kind: &str| {
+            let mut w = good.clone();
+            let key = |name: &str| format!("{family}.rope.scaling.{name}");
+            w.set(&key("type"), Value::String(kind.into()));
+            w.set(&key("factor"), Value::F32(4.0));
+            w.set(&key("original_context_length"), Value::U32(64));
+            Base::from_gguf(Gguf::from_bytes(w.bytes(), "yarn.gguf").expect("sound"), "yarn")
+        };
+        let base = open("yarn").unwrap_or_else(|error| panic!("{family}: {error}"));
+        let found: Vec<_> = base.config().layers.iter().filter_map(|layer| layer.yarn).collect();
+        assert!(!found.is_empty(), "{family}");
+        assert!(
+            found.iter().all(|yarn| yarn.whole && yarn.factor == 4.0 && yarn.original_context == 64.0),
+            "{family}: {found:?}"
+        );
+        assert!(base.config().layers.iter().all(|layer| layer.rope_divisor == 1.0));
+        assert_says("another kind", open("longrope"), &["stretches its context", "longrope", "yarn, linear"]);
+    }
+}

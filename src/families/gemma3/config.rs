@@ -5,7 +5,7 @@ use crate::base::config::{Activation, Config, LayerConfig};
 use crate::base::tensors::require;
 use crate::base::{Error, Gguf};
 use crate::families::keys::{Keys, WIDEST};
-use crate::families::uniform::{head_size, heads, layer_count, rope_divisor};
+use crate::families::uniform::{head_size, heads, layer_count, stretch};
 
 /// Every so many layers one has full attention, where the file does not say which.
 const FULL_EVERY: usize = 6;
@@ -24,7 +24,7 @@ pub(super) fn read(gguf: &Gguf) -> Result<Config, Error> {
     let window = keys.size("attention.sliding_window", u32::MAX)?;
     let full_base = rope_base(&keys, ["rope.freq_base", "rope.global.freq_base"], 1e6)?;
     let sliding_base = rope_base(&keys, ["rope.freq_base_swa", "rope.local.freq_base"], 1e4)?;
-    let full_divisor = rope_divisor(&keys)?;
+    let stretch = stretch(&keys, full_base, true)?;
     let ffn_width = keys.sizes("feed_forward_length", count, WIDEST)?;
     let is_sliding = sliding(&keys, count)?;
     let layer = |i: usize| LayerConfig {
@@ -34,7 +34,8 @@ pub(super) fn read(gguf: &Gguf) -> Result<Config, Error> {
         head_size,
         ffn_width: ffn_width[i],
         rope_base: if is_sliding[i] { sliding_base } else { full_base },
-        rope_divisor: if is_sliding[i] { 1.0 } else { full_divisor },
+        rope_divisor: if is_sliding[i] { 1.0 } else { stretch.divisor },
+        yarn: stretch.yarn.filter(|_| !is_sliding[i]),
         qk_norm: true,
         score_scale: (score_width as f64).sqrt().recip(),
         post_norms: true,

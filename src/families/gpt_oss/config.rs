@@ -1,11 +1,11 @@
 //! GGUF metadata → [`Config`]. Source: llama.cpp `src/models/openai-moe.cpp`, and transformers' `GptOssConfig`.
 
 use super::NAME;
-use crate::base::config::{Activation, Config, LayerConfig, Yarn};
+use crate::base::config::{Activation, Config, LayerConfig};
 use crate::base::tensors::{find, require};
 use crate::base::{Error, Gguf, Module};
 use crate::families::keys::{Keys, WIDEST};
-use crate::families::uniform::{experts, head_size, heads, layer_count, rope_divisor};
+use crate::families::uniform::{experts, head_size, heads, layer_count, stretch};
 
 /// The matrices that have a bias: all.
 const BIASES: [Module; 7] = [
@@ -30,14 +30,16 @@ pub(super) fn read(gguf: &Gguf) -> Result<Config, Error> {
         return Err(keys.wrong("expert_count", "the number of experts"));
     };
     let window = keys.size("attention.sliding_window", u32::MAX)?;
-    let yarn = yarn(&keys)?;
+    let rope_base = keys.positive("rope.freq_base")?.into();
+    // transformers does not round the bounds of this model.
+    let stretch = stretch(&keys, rope_base, false)?;
     let layer = LayerConfig {
         heads,
         kv_heads,
         head_size,
-        rope_base: keys.positive("rope.freq_base")?.into(),
-        rope_divisor: if yarn.is_some() { 1.0 } else { rope_divisor(&keys)? },
-        yarn,
+        rope_base,
+        rope_divisor: stretch.divisor,
+        yarn: stretch.yarn,
         biases: BIASES.into(),
         score_scale: (head_size as f64).sqrt().recip(),
         sinks: true,
@@ -45,9 +47,6 @@ pub(super) fn read(gguf: &Gguf) -> Result<Config, Error> {
         experts: Some(experts),
         ..LayerConfig::default()
     };
-    if yarn.is_some() && layer.rope_base <= 1.0 {
-        return Err(keys.wrong("rope.freq_base", "a number above 1"));
-    }
     let layers = (0..count).map(|i| LayerConfig {
         window: i.is_multiple_of(2).then_some(window),
         experts_split: find(gguf, &format!("blk.{i}.ffn_gate_up_exps")).is_none(),
@@ -66,25 +65,4 @@ pub(super) fn read(gguf: &Gguf) -> Result<Config, Error> {
         rope_freq_factors: None,
         layers: layers.collect(),
     })
-}
-
-/// YaRN by the file's keys; `None` where the file has another kind of scaling or none.
-fn yarn(keys: &Keys) -> Result<Option<Yarn>, Error> {
-    if keys.text("rope.scaling.type")? != Some("yarn") {
-        return Ok(None);
-    }
-    let beta = |name: &str, default: f32| match keys.gguf.value(&keys.key(name)) {
-        Some(_) => keys.positive(name),
-        None => Ok(default),
-    };
-    let yarn = Yarn {
-        factor: keys.positive("rope.scaling.factor")?.into(),
-        original_context: keys.size("rope.scaling.original_context_length", u32::MAX)? as f64,
-        beta_fast: beta("rope.scaling.yarn_beta_fast", 32.0)?.into(),
-        beta_slow: beta("rope.scaling.yarn_beta_slow", 1.0)?.into(),
-    };
-    match yarn.factor >= 1.0 {
-        true => Ok(Some(yarn)),
-        false => Err(keys.wrong("rope.scaling.factor", "1 or more")),
-    }
 }

@@ -119,12 +119,15 @@ fn attention(keys: &Keys) -> Result<LayerConfig, Error> {
     if !rotated.is_multiple_of(2) {
         return Err(keys.wrong("rope.dimension_count", "an even number"));
     }
+    let rope_base = keys.positive_or("rope.freq_base", 10_000.0)?.unwrap_or(10_000.0).into();
+    let stretch = uniform::stretch(keys, rope_base, true)?;
     Ok(LayerConfig {
         heads,
         kv_heads,
         head_size,
-        rope_base: keys.positive_or("rope.freq_base", 10_000.0)?.unwrap_or(10_000.0).into(),
-        rope_divisor: uniform::rope_divisor(keys)?,
+        rope_base,
+        rope_divisor: stretch.divisor,
+        yarn: stretch.yarn,
         rotated: (rotated < head_size).then_some(rotated),
         qk_norm: true,
         score_scale: (head_size as f64).sqrt().recip(),

@@ -5,7 +5,7 @@ mod names;
 mod shapes;
 
 use super::keys::{Keys, MOST_HEADS, MOST_LAYERS, WIDEST, WIDEST_HEAD};
-use crate::base::config::{Activation, Config, Experts, LayerConfig};
+use crate::base::config::{Activation, Config, Experts, LayerConfig, Yarn};
 use crate::base::tensors::{find, read_vector, require};
 use crate::base::{Error, Gguf, Module};
 
@@ -55,14 +55,17 @@ pub(super) fn config(gguf: &Gguf, traits: &Traits) -> Result<Config, Error> {
         Some(_) => Some(rope_freq_factors(gguf, head_size)?),
         None => None,
     };
+    let rope_base = keys.positive_or("rope.freq_base", 10_000.0)?.unwrap_or(10_000.0).into();
+    let stretch = stretch(&keys, rope_base, true)?;
     let layer = LayerConfig {
         heads: heads[0],
         kv_heads: kv_heads[0],
         head_size,
         ffn_width: ffn_width[0],
-        rope_base: keys.positive_or("rope.freq_base", 10_000.0)?.unwrap_or(10_000.0).into(),
+        rope_base,
         rope_factors: rope_freq_factors.is_some(),
-        rope_divisor: rope_divisor(&keys)?,
+        rope_divisor: stretch.divisor,
+        yarn: stretch.yarn,
         interleaved: traits.interleaved,
         qk_norm: traits.qk_norm,
         score_scale: score_scale(&keys, head_size)?,
@@ -135,19 +138,62 @@ pub(super) fn head_size(keys: &Keys, width: usize, heads: usize) -> Result<usize
     Ok(size)
 }
 
-/// The divisor of the positions; other ways to stretch the context are refused.
-pub(super) fn rope_divisor(keys: &Keys) -> Result<f64, Error> {
+/// How a model stretches its context.
+pub(super) struct Stretch {
+    /// The divisor of all positions.
+    pub divisor: f64,
+    /// YaRN, if the model has it.
+    pub yarn: Option<Yarn>,
+}
+
+/// How a model with rotary base `base` stretches its context; other ways than linear and YaRN are refused. `whole`: the bounds of YaRN
+/// are whole pairs, as in llama.cpp and, for all models but gpt-oss, in transformers.
+pub(super) fn stretch(keys: &Keys, base: f64, whole: bool) -> Result<Stretch, Error> {
+    let by = |divisor: f64| Ok(Stretch { divisor, yarn: None });
     match keys.text("rope.scaling.type")? {
-        None if keys.integer("rope.scale_linear").is_ok_and(|scale| scale.is_none()) => Ok(1.0),
-        None => Ok(keys.positive("rope.scale_linear")?.into()),
-        Some("none") => Ok(1.0),
-        Some("linear") => Ok(keys.positive("rope.scaling.factor")?.into()),
+        None if keys.integer("rope.scale_linear").is_ok_and(|scale| scale.is_none()) => by(1.0),
+        None => by(keys.positive("rope.scale_linear")?.into()),
+        Some("none") => by(1.0),
+        Some("linear") => by(keys.positive("rope.scaling.factor")?.into()),
+        Some("yarn") if base <= 1.0 => Err(keys.wrong("rope.freq_base", "a number above 1")),
+        Some("yarn") => Ok(Stretch { divisor: 1.0, yarn: Some(yarn(keys, whole)?) }),
         Some(kind) => Err(Error::Unsupported {
             file: keys.gguf.file().into(),
             problem: format!(
-                "stretches its context (rope.scaling.type = {kind:?}), expected linear or none; use the model as it was released"
+                "stretches its context (rope.scaling.type = {kind:?}), expected yarn, linear or none; use the model as it was released"
             ),
         }),
+    }
+}
+
+/// YaRN by the file's keys.
+fn yarn(keys: &Keys, whole: bool) -> Result<Yarn, Error> {
+    let number = |name: &str, default: f32| match keys.gguf.value(&keys.key(name)) {
+        Some(_) => keys.positive(name),
+        None => Ok(default),
+    };
+    let original = "rope.scaling.original_context_length";
+    let original = if keys.integer(original)?.is_some() { original } else { "context_length" };
+    let yarn = Yarn {
+        factor: keys.positive("rope.scaling.factor")?.into(),
+        original_context: keys.size(original, u32::MAX)? as f64,
+        beta_fast: number("rope.scaling.yarn_beta_fast", 32.0)?.into(),
+        beta_slow: number("rope.scaling.yarn_beta_slow", 1.0)?.into(),
+        whole,
+    };
+    let usual = [
+        ("rope.scaling.yarn_ext_factor", 1.0),
+        ("rope.scaling.yarn_attn_factor", 1.0),
+        ("rope.scaling.attn_factor", 1.0),
+    ];
+    for (name, value) in usual {
+        if number(name, value)? != value {
+            return Err(keys.wrong(name, &format!("{value} or no such key")));
+        }
+    }
+    match yarn.factor >= 1.0 {
+        true => Ok(yarn),
+        false => Err(keys.wrong("rope.scaling.factor", "1 or more")),
     }
 }
 
