@@ -33,8 +33,8 @@ pub fn run(adapter: &str, out: &Path) -> Result<()> {
     let held_out =
         HeldOut::built_in(&tokenizer, (&Template::BuiltIn(layout), layout), 256, base.config().vocab);
 
-    let options =
-        WriteOptions { base_model: "tiny", dropout: 0.0, fingerprint: found.origin.fingerprint.as_deref() };
+    let (fingerprint, vocabulary) = (found.origin.fingerprint.as_deref(), found.origin.vocabulary.as_deref());
+    let options = WriteOptions { base_model: "tiny", dropout: 0.0, fingerprint, vocabulary };
     let write = verify::write_verified(
         &gpu,
         &base,

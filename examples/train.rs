@@ -6,11 +6,11 @@ use std::path::Path;
 
 use anyhow::Result;
 use pollster::block_on;
-use rullama_train::adapter::{self, Format, WriteOptions};
+use rullama_train::adapter::{self, Format};
 use rullama_train::gpu::{Backend, Gpu};
 use rullama_train::recipe::Recipe;
-use rullama_train::run::OpenBase;
 use rullama_train::run::finetune::{finetune, samples};
+use rullama_train::run::{OpenBase, write_options};
 
 fn main() -> Result<()> {
     run(Path::new(&std::env::args().nth(1).unwrap_or("runs/example".into())))
@@ -35,8 +35,7 @@ pub fn run(out: &Path) -> Result<()> {
     let adapter = block_on(training)?;
 
     let fingerprint = frozen.fingerprint.to_string();
-    let options =
-        WriteOptions { base_model: "tiny", dropout: recipe.lora.dropout, fingerprint: Some(&fingerprint) };
+    let options = write_options(&recipe, &fingerprint, frozen.base.vocabulary());
     adapter::write(out, Format::Peft, &adapter, frozen.base.config(), &options)?;
     println!("{} trainable parameters in {}", adapter.parameters(), out.display());
     Ok(())

@@ -30,7 +30,7 @@
 //! let adapter = block_on(training)?;
 //!
 //! let fingerprint = base.fingerprint.to_string();
-//! let options = write_options(&recipe, &fingerprint);
+//! let options = write_options(&recipe, &fingerprint, base.base.vocabulary());
 //! adapter::write("runs/ahoy".as_ref(), Format::Peft, &adapter, base.base.config(), &options)?;
 //! # Ok(())
 //! # }

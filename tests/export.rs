@@ -24,7 +24,7 @@ use serde_json::{Map, Value, json};
 const NAMINGS: [fn(&Config) -> Naming; 2] = [Naming::causal_lm, Naming::conditional_generation];
 
 const OPTIONS: WriteOptions =
-    WriteOptions { base_model: "google/gemma-4-E2B-it", dropout: 0.05, fingerprint: None };
+    WriteOptions { base_model: "google/gemma-4-E2B-it", dropout: 0.05, fingerprint: None, vocabulary: None };
 
 fn golden(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name)
@@ -739,7 +739,7 @@ fn gguf_lora_files_equal_those_that_llama_cpp_applies() {
         let config = config_of(name);
         let adapter = read_any(&golden(name).join("adapter"), &config, None).expect("PEFT's adapter");
         let expected = Gguf::open(&golden(name).join("lora-f32.gguf")).expect("an adapter");
-        let options = WriteOptions { base_model: name, dropout: 0.0, fingerprint: None };
+        let options = WriteOptions { base_model: name, dropout: 0.0, fingerprint: None, vocabulary: None };
         let write = |format| adapter::write(&folder.path().join(name), format, &adapter, &config, &options);
         write(Format::GgufLoraF16).expect("it is read back");
         let path = write(Format::GgufLora).expect("it is read back");

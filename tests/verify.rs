@@ -181,7 +181,7 @@ fn read_back(gpu: &Gpu, g: &Golden) -> Result<(), Failed> {
 }
 
 fn refusals(gpu: &Gpu, g: &Golden) -> Result<(), Failed> {
-    let options = WriteOptions { base_model: "golden", dropout: 0.0, fingerprint: None };
+    let options = WriteOptions { base_model: "golden", dropout: 0.0, fingerprint: None, vocabulary: None };
     let formats = [Format::GgufLora, Format::GgufLoraF16];
     let folder = tempfile::tempdir()?;
     let dir = folder.path().join("new");

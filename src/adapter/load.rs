@@ -59,6 +59,14 @@ pub fn load(
         notices.extend(compare(&path.display().to_string(), &origin, base, other_base)?);
         found.push((adapter, origin));
     }
+        if origin.vocabulary.as_deref().is_some_and(|digest| digest != base.vocabulary()) {
+            notices.push(format!(
+                "{} was trained with other tokens or merges than those of {}, so it may see other ids for the same text; use the file \
+                 that it was trained on, or one with the same vocabulary",
+                path.display(),
+                base.name()
+            ));
+        }
     let origin = common(found.iter().map(|(_, origin)| origin));
     if let [AdapterPath { weight: 1.0, .. }] = paths
         && let Some((adapter, _)) = found.pop()
@@ -144,6 +152,7 @@ fn common<'a>(mut origins: impl Iterator<Item = &'a Origin>) -> Origin {
         one.fingerprint = one.fingerprint.filter(|digests| other.fingerprint.as_ref() == Some(digests));
         if one.dropout != other.dropout {
             one.dropout = 0.0;
+        one.vocabulary = one.vocabulary.filter(|digest| other.vocabulary.as_ref() == Some(digest));
         }
         one
     };

@@ -27,3 +27,5 @@ pub use write::{WriteOptions, check, same_scale, write};
 
 /// Metadata key under which files hold the fingerprint of the adapter's base.
 const FINGERPRINT: &str = "rullama_train.base_fingerprint";
+/// Metadata key under which files hold the digest of the base's vocabulary.
+const VOCABULARY: &str = "rullama_train.base_vocabulary";

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use super::formats::layout::{Half, MatrixLayout};
 use super::formats::{gguf, mlx, peft, rullama};
 use super::lora::{Adapter, Slot};
-use super::{Error, FINGERPRINT, Format};
+use super::{Error, FINGERPRINT, Format, VOCABULARY};
 use crate::base::config::Config;
 use crate::files;
 
@@ -19,12 +19,20 @@ pub struct WriteOptions<'a> {
     pub dropout: f64,
     /// [`Fingerprint`](crate::base::Fingerprint) of the base it was trained on, as text, if known.
     pub fingerprint: Option<&'a str>,
+    /// Digest of that base's vocabulary ([`Base::vocabulary`](crate::base::Base::vocabulary)), if known.
+    pub vocabulary: Option<&'a str>,
 }
 
 impl<'a> WriteOptions<'a> {
     /// Metadata of a safetensors file.
     pub(super) fn metadata(&self) -> HashMap<String, String> {
-        self.fingerprint.iter().map(|text| (FINGERPRINT.to_string(), text.to_string())).collect()
+        self.digests().map(|(key, text)| (key.to_string(), text.to_string())).collect()
+    }
+
+    /// The base's digests that are known, under their keys of metadata.
+    pub(super) fn digests(&self) -> impl Iterator<Item = (&'static str, &'a str)> {
+        let digests = [(FINGERPRINT, self.fingerprint), (VOCABULARY, self.vocabulary)];
+        digests.into_iter().filter_map(|(key, text)| Some((key, text?)))
     }
 }
 

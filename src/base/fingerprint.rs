@@ -1,7 +1,7 @@
 //! [`Fingerprint`]: two digests of a base's tensors, by which the base of an adapter is recognized.
 //!
 //! They cover the text model alone: not the file's name, its other metadata (such as a corrected chat template), the order of
-//! its tensors, their names (llama.cpp's or Ollama's), or vision and audio towers.
+//! its tensors, their names (llama.cpp's or Ollama's), or vision and audio towers. The vocabulary has a digest of its own.
 
 use std::fmt;
 use std::ops::Range;
@@ -10,7 +10,8 @@ use std::str::FromStr;
 use sha2::{Digest, Sha256};
 
 use super::gguf::source::now;
-use super::{Base, Error, Tensor};
+use super::gguf::value::{Array, Value};
+use super::{Base, Error, Gguf, Tensor};
 
 /// Prefix of a fingerprint: the version of the algorithm.
 const VERSION: &str = "v1:";
@@ -100,6 +101,21 @@ impl FromStr for Fingerprint {
             )),
         }
     }
+}
+
+/// SHA-256 of a file's tokens and merges.
+pub(super) fn vocabulary(gguf: &Gguf) -> String {
+    let mut hash = Sha256::new();
+    for key in ["tokenizer.ggml.tokens", "tokenizer.ggml.merges"] {
+        if let Some(Value::Array(Array::String(texts))) = gguf.value(key) {
+            for text in texts {
+                hash.update((text.len() as u64).to_le_bytes());
+                hash.update(text);
+            }
+        }
+        hash.update(u64::MAX.to_le_bytes());
+    }
+    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// The byte ranges of a tensor that are digested.

@@ -9,7 +9,7 @@ use rayon::prelude::*;
 
 use super::config::{Config, interleaved_row};
 use super::tensors::{self, Stored};
-use super::{Error, Fingerprint, Gguf, Matrix, Module, Tensor, TensorInfo};
+use super::{Error, Fingerprint, Gguf, Matrix, Module, Tensor, TensorInfo, fingerprint};
 
 /// A frozen base model. Opening it copies nothing: tensors stay in the file's format, where the file is.
 #[derive(Debug)]
@@ -19,6 +19,7 @@ pub struct Base {
     config: Config,
     stored: HashMap<String, Stored>,
     fingerprint: OnceLock<Fingerprint>,
+    vocabulary: OnceLock<String>,
     random: bool,
 }
 
@@ -29,7 +30,8 @@ impl Base {
     /// the tensors of vision and audio towers, and the unused keys and values of layers with a donor.
     pub(crate) fn new(gguf: Gguf, name: &str, config: Config) -> Result<Base, Error> {
         let stored = tensors::inventory(&gguf, &config)?;
-        Ok(Base { name: name.into(), gguf, config, stored, fingerprint: OnceLock::new(), random: false })
+        let (fingerprint, vocabulary) = (OnceLock::new(), OnceLock::new());
+        Ok(Base { name: name.into(), gguf, config, stored, fingerprint, vocabulary, random: false })
     }
 
     /// Reads the fingerprint of a base that is not in memory: at most 64 KiB of each tensor.
@@ -51,6 +53,11 @@ impl Base {
     /// The digests that identify the base.
     pub fn fingerprint(&self) -> Fingerprint {
         self.fingerprint.get_or_init(|| Fingerprint::of_memory(self)).clone()
+    }
+
+    /// The digest of its tokens and merges. Bases with equal ones have the same ids for the same pieces of text.
+    pub fn vocabulary(&self) -> &str {
+        self.vocabulary.get_or_init(|| fingerprint::vocabulary(&self.gguf))
     }
 
     /// The name under which the model was opened.

@@ -56,6 +56,7 @@ pub fn run(args: &ExportArgs) -> Result<()> {
         base_model: origin.base_model.as_deref().unwrap_or(base.name()),
         dropout: origin.dropout,
         fingerprint: origin.fingerprint.as_deref(),
+        vocabulary: origin.vocabulary.as_deref(),
     };
     let Some(comparison) = args.held_out.open(&base)? else {
         for format in &args.to {

@@ -3,8 +3,7 @@
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::base::gguf::value::{Array, Value};
-use crate::base::{Base, Gguf};
+use crate::base::Base;
 use crate::data::batch::Sample;
 use crate::data::compare::Side;
 
@@ -33,7 +32,7 @@ impl Identity {
         Identity {
             base: base.fingerprint().weights,
             contents: None,
-            tokenizer: tokenizer(base.gguf()),
+            tokenizer: base.vocabulary().to_owned(),
             train: samples(train, weights),
             validation: samples(validation, &[]),
             initial: None,
@@ -85,21 +84,6 @@ fn samples(samples: &[Sample], weights: &[f64]) -> String {
         }
     }
     weights.iter().for_each(|weight| hash.update(weight.to_le_bytes()));
-    hex(hash.finalize().as_slice())
-}
-
-/// The digest of the tokens, in order, and of the merges.
-fn tokenizer(gguf: &Gguf) -> String {
-    let mut hash = Sha256::new();
-    for key in ["tokenizer.ggml.tokens", "tokenizer.ggml.merges"] {
-        if let Some(Value::Array(Array::String(texts))) = gguf.value(key) {
-            for text in texts {
-                hash.update((text.len() as u64).to_le_bytes());
-                hash.update(text);
-            }
-        }
-        hash.update(u64::MAX.to_le_bytes());
-    }
     hex(hash.finalize().as_slice())
 }
 

@@ -114,11 +114,12 @@ pub fn schedule(recipe: &Recipe, total_steps: usize) -> Schedule {
     }
 }
 
-/// The metadata in the files of an adapter that `recipe` trained on the base with this fingerprint.
-pub fn write_options<'a>(recipe: &'a Recipe, fingerprint: &'a str) -> WriteOptions<'a> {
+/// The metadata in the files of an adapter that `recipe` trained on the base with this fingerprint and digest of the vocabulary.
+pub fn write_options<'a>(recipe: &'a Recipe, fingerprint: &'a str, vocabulary: &'a str) -> WriteOptions<'a> {
     WriteOptions {
         base_model: recipe.output.base_model_name.as_deref().unwrap_or(&recipe.model.base),
         dropout: recipe.lora.dropout,
         fingerprint: Some(fingerprint),
+        vocabulary: Some(vocabulary),
     }
 }

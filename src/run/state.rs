@@ -151,7 +151,7 @@ impl<'a> Run<'a> {
     /// [`adapter::write()`].
     pub fn write_peft(&self, dir: &Path, adapter: &Adapter) -> Result<PathBuf, adapter::Error> {
         let fingerprint = self.base.fingerprint.to_string();
-        let options = write_options(self.recipe, &fingerprint);
+        let options = write_options(self.recipe, &fingerprint, self.base.base.vocabulary());
         adapter::write(dir, Format::Peft, adapter, self.base.base.config(), &options)
     }
 
@@ -164,7 +164,7 @@ impl<'a> Run<'a> {
         let held_out =
             HeldOut::of_batches(batches, vocab).unwrap_or_else(|NoTokens| self.base.questions(longest));
         let fingerprint = self.base.fingerprint.to_string();
-        let options = write_options(self.recipe, &fingerprint);
+        let options = write_options(self.recipe, &fingerprint, self.base.base.vocabulary());
         let formats = &self.recipe.output.export;
         verify::write_verified_by(&mut self.trainer, dir, formats, adapter, &options, &held_out).await
     }

@@ -25,7 +25,8 @@ use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 use serde_json::{Value as Json, json};
 
-const OPTIONS: WriteOptions = WriteOptions { base_model: "tiny", dropout: 0.0, fingerprint: None };
+const OPTIONS: WriteOptions =
+    WriteOptions { base_model: "tiny", dropout: 0.0, fingerprint: None, vocabulary: None };
 /// Maximum number of tokens per reply.
 const REPLY: usize = 24;
 

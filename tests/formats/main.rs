@@ -31,7 +31,7 @@ use serde_json::json;
 use tempfile::TempDir;
 
 const OPTIONS: WriteOptions =
-    WriteOptions { base_model: "google/gemma-4-E2B-it", dropout: 0.05, fingerprint: None };
+    WriteOptions { base_model: "google/gemma-4-E2B-it", dropout: 0.05, fingerprint: None, vocabulary: None };
 const RANK: usize = 3;
 
 fn golden(name: &str) -> PathBuf {
@@ -581,6 +581,22 @@ fn an_adapter_knows_its_base() {
         );
     }
     // A fingerprint of a future version gives a notice.
+    // Another vocabulary gives a notice, whatever the weights are.
+    let others = "0".repeat(64);
+    for (vocabulary, expected) in [(dense.vocabulary(), 0), (&*others, 1)] {
+        for format in Format::ALL {
+            let dir = tempfile::tempdir().expect("a temporary folder");
+            let options = WriteOptions { vocabulary: Some(vocabulary), ..OPTIONS };
+            let adapter = adapter(dense.config(), modules(format));
+            let path =
+                adapter::write(dir.path(), format, &adapter, dense.config(), &options).expect("written");
+            let found = adapter::load(&[AdapterPath::whole(&path)], &dense, None, OtherBase::Refuse);
+            let found = found.unwrap_or_else(|e| panic!("{format:?}: {e}"));
+            assert_eq!(found.origin.vocabulary.as_deref(), Some(vocabulary), "{format:?}");
+            let told = found.notices.iter().filter(|n| n.contains("other tokens or merges than those of"));
+            assert_eq!(told.count(), expected, "{format:?}: {:?}", found.notices);
+        }
+    }
     let dir = tempfile::tempdir().expect("a temporary folder");
     let options = WriteOptions { fingerprint: Some("v7:abc"), ..OPTIONS };
     let path = adapter::write(

@@ -172,7 +172,7 @@ fn checkpoints_survive_every_fault() {
 fn exports_survive_every_fault() {
     let base = base();
     let config = base.config();
-    let options = WriteOptions { base_model: "x", dropout: 0.0, fingerprint: None };
+    let options = WriteOptions { base_model: "x", dropout: 0.0, fingerprint: None, vocabulary: None };
     for format in Format::ALL {
         let write = |dir: &Path, seed: u64| {
             adapter::write(dir, format, &adapter(&base, seed), config, &options).map(drop).map_err(text)

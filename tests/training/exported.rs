@@ -39,7 +39,7 @@ pub fn logits(gpu: &Gpu) -> Result<(), Failed> {
     let first = peft::read(ADAPTER.as_ref(), config, &all)?;
     let dir = tempfile::tempdir().expect("a temporary folder");
     let dir = dir.path().join("adapter");
-    let options = WriteOptions { base_model: "tiny", dropout: 0.0, fingerprint: None };
+    let options = WriteOptions { base_model: "tiny", dropout: 0.0, fingerprint: None, vocabulary: None };
     peft::write(&dir, &first, peft::Naming::causal_lm(config), &options)?;
     let adapter = peft::read(&dir, config, &all)?;
     check_that("reading, writing and reading changes nothing", adapter == first)?;
@@ -89,7 +89,7 @@ pub fn replies(gpu: &Gpu) -> Result<(), Failed> {
     })?;
     let dir = tempfile::tempdir().expect("a temporary folder");
     for format in Format::ALL {
-        let options = WriteOptions { base_model: "tiny", dropout: 0.0, fingerprint: None };
+        let options = WriteOptions { base_model: "tiny", dropout: 0.0, fingerprint: None, vocabulary: None };
         let path = adapter::write(dir.path(), format, &adapter, config, &options)?;
         let read = adapter::read_any(&path, config, None)?;
         // Equal numbers give equal replies; all formats but F16 must have them.

@@ -2,7 +2,7 @@
 
 use crate::gguf_writer::GgufWriter;
 use rullama_train::base::fingerprint::{Fingerprint, Kinship};
-use rullama_train::base::gguf::value::Value;
+use rullama_train::base::gguf::value::{Array, Value};
 use rullama_train::base::{Base, GgmlType, Gguf};
 
 /// A gemma4 with an embedding table of 70 400 bytes, more than is digested of one tensor.
@@ -101,4 +101,32 @@ fn a_fingerprint_is_parsed_from_its_text() {
 fn the_tiny_model_keeps_its_fingerprint() {
     let tiny = Fingerprint::of(&Base::tiny().expect("part of the program"));
     assert_eq!(tiny.to_string(), "v1:2bf0f068bc09a69c090e623db298d374-7135c1afdc1912e6fbce7137f33ca6e1");
+}
+
+#[test]
+fn the_vocabulary_has_a_digest_of_its_own() {
+    let digest = |change: &dyn Fn(&mut GgufWriter)| {
+        let mut w = model();
+        let texts = |texts: &[&str]| {
+            Value::Array(Array::String(texts.iter().map(|text| (*text).to_owned()).collect()))
+        };
+        w.set("tokenizer.ggml.tokens", texts(&["a", "b", "ab", "c"]));
+        w.set("tokenizer.ggml.merges", texts(&["a b", "b c"]));
+        change(&mut w);
+        let base = Base::from_gguf(Gguf::from_bytes(w.bytes(), "some.gguf").expect("sound"), "some");
+        base.expect("a model").vocabulary().to_owned()
+    };
+    let set = |key: &'static str, texts: &'static [&'static str]| {
+        move |w: &mut GgufWriter| {
+            let texts = texts.iter().map(|text| (*text).to_owned()).collect();
+            w.set(key, Value::Array(Array::String(texts)));
+        }
+    };
+    let own = digest(&|_| {});
+    assert_eq!(own.len(), 64);
+    assert_eq!(digest(&|w| w.tensor("blk.1.attn_q.weight").data[100] ^= 1), own, "weights");
+    assert_eq!(digest(&set("tokenizer.chat_template", &["x"])), own, "a template");
+    assert_ne!(digest(&set("tokenizer.ggml.tokens", &["b", "a", "ab", "c"])), own, "order");
+    assert_ne!(digest(&set("tokenizer.ggml.merges", &["b c", "a b"])), own, "merges");
+    assert_ne!(digest(&set("tokenizer.ggml.merges", &["a b"])), own, "fewer merges");
 }

@@ -25,7 +25,8 @@ fn written_for(base: &Base, format: Format, names: &[&str]) -> Vec<u8> {
     for pair in adapter.pairs.values_mut() {
         pair.b.iter_mut().enumerate().for_each(|(i, b)| *b = (i as f32 + 1.0).sin());
     }
-    let options = WriteOptions { base_model: "google/gemma", dropout: 0.1, fingerprint: None };
+    let options =
+        WriteOptions { base_model: "google/gemma", dropout: 0.1, fingerprint: None, vocabulary: None };
     let dir = tempfile::tempdir().expect("a folder");
     let path = adapter::write(dir.path(), format, &adapter, base.config(), &options).expect("sound");
     let read = |path: &Path| fs::read(path).expect("written");

@@ -16,7 +16,7 @@ use half::f16;
 use super::assemble::{Names, Place, RankScale, Tensor, assemble, layer_and_rest};
 use super::layout::{Half, MatrixLayout};
 use crate::adapter::lora::{Adapter, MAX_RANK, Pair, Slot};
-use crate::adapter::{Error, FINGERPRINT, WriteOptions};
+use crate::adapter::{Error, WriteOptions};
 use crate::base::Module;
 use crate::base::config::Config;
 use crate::base::gguf::value::Value;
@@ -194,7 +194,7 @@ fn metadata(alpha: f32, config: &Config, options: &WriteOptions) -> Vec<(String,
         (ALPHA, Value::F32(alpha)),
     ];
     let mut metadata = metadata.map(|(key, value)| (key.to_string(), value)).to_vec();
-    metadata.extend(options.fingerprint.map(|digests| (FINGERPRINT.to_string(), text(digests))));
+    metadata.extend(options.digests().map(|(key, digest)| (key.to_string(), text(digest))));
     metadata
 }
 

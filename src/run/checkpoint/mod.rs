@@ -118,7 +118,7 @@ impl Checkpoint {
             return Ok(path);
         }
         let fingerprint = base.fingerprint().to_string();
-        let options = super::write_options(&self.recipe, &fingerprint);
+        let options = super::write_options(&self.recipe, &fingerprint, base.vocabulary());
         let naming = Naming::causal_lm(base.config());
         let mut contents: Vec<(&str, Vec<u8>)> = peft::serialize(&self.adapter, naming, &options)?.into();
         let moments = [("exp_avg", &self.first), ("exp_avg_sq", &self.second)];

@@ -31,6 +31,7 @@ pub async fn export(stage: &Stage<'_>, adapter: Vec<FileEntry>, to: &str) -> Res
         base_model: found.origin.base_model.as_deref().unwrap_or(frozen.base.name()),
         dropout: found.origin.dropout,
         fingerprint: found.origin.fingerprint.as_deref(),
+        vocabulary: found.origin.vocabulary.as_deref(),
     };
     let capacity = held_out.capacity();
     let adapter = &found.adapter;
