@@ -1,6 +1,7 @@
 //! Loads adapters for a base, and adds them up.
 
 use super::formats::assemble::check_slots;
+use super::formats::left_out;
 use super::lora::{Adapter, Slot};
 use super::{AdapterPath, Error, Origin, origin, read_any};
 use crate::base::Base;
@@ -55,10 +56,9 @@ pub fn load(
         let adapter = read_any(path, base.config(), slots.filter(|_| paths.len() == 1))
             .map_err(|error| of_another_model(error, path, base))?;
         check_values(&adapter).map_err(|problem| Error::Tensors { path: path.clone(), problem })?;
+        notices.extend(left_out::notice(path)?);
         let origin = origin(path)?;
         notices.extend(compare(&path.display().to_string(), &origin, base, other_base)?);
-        found.push((adapter, origin));
-    }
         if origin.vocabulary.as_deref().is_some_and(|digest| digest != base.vocabulary()) {
             notices.push(format!(
                 "{} was trained with other tokens or merges than those of {}, so it may see other ids for the same text; use the file \
@@ -67,6 +67,8 @@ pub fn load(
                 base.name()
             ));
         }
+        found.push((adapter, origin));
+    }
     let origin = common(found.iter().map(|(_, origin)| origin));
     if let [AdapterPath { weight: 1.0, .. }] = paths
         && let Some((adapter, _)) = found.pop()
@@ -150,9 +152,9 @@ fn common<'a>(mut origins: impl Iterator<Item = &'a Origin>) -> Origin {
     let agree = |mut one: Origin, other: &Origin| {
         one.base_model = one.base_model.filter(|name| other.base_model.as_ref() == Some(name));
         one.fingerprint = one.fingerprint.filter(|digests| other.fingerprint.as_ref() == Some(digests));
+        one.vocabulary = one.vocabulary.filter(|digest| other.vocabulary.as_ref() == Some(digest));
         if one.dropout != other.dropout {
             one.dropout = 0.0;
-        one.vocabulary = one.vocabulary.filter(|digest| other.vocabulary.as_ref() == Some(digest));
         }
         one
     };

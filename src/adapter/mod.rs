@@ -21,7 +21,7 @@ pub use format::{AdapterPath, Format};
 pub use load::{Loaded, OtherBase, load};
 pub use origin::{Origin, origin};
 use read::read_file;
-pub use read::{detect, read_any};
+pub use read::{detect, is_safetensors, read_any};
 pub(crate) use write::write_and_read;
 pub use write::{WriteOptions, check, same_scale, write};
 

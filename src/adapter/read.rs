@@ -38,6 +38,7 @@ pub fn detect(path: &Path) -> Result<Format, Error> {
             ),
             (false, true) => Ok(Format::Mlx),
             (true, false) => Ok(Format::Peft),
+            (false, false) if files::exists(&path.join(peft::PICKLE)) => refuse(peft::PICKLED),
             // The PEFT reader reports missing files.
             (false, false) => elsewhere(path).map_or(Ok(Format::Peft), |problem| refuse(&problem)),
         };
@@ -56,11 +57,16 @@ pub fn detect(path: &Path) -> Result<Format, Error> {
     if name == peft::TENSORS || name == mlx::TENSORS || name == "adapter_config.json" {
         return refuse("is a file of an adapter folder; give the folder instead");
     }
-    // A safetensors file starts with the length of its header, then the header as JSON.
-    if start.get(8) == Some(&b'{') || path.extension().is_some_and(|e| e == "safetensors") {
+    if is_safetensors(&start) || path.extension().is_some_and(|e| e == "safetensors") {
         return Ok(Format::RullamaV0);
     }
     refuse(&format!("is not a supported adapter, expected {KINDS}"))
+}
+
+/// Whether a file begins as a safetensors file: with the length of its header, which is below 4 GiB, and with the header as JSON.
+pub fn is_safetensors(start: &[u8]) -> bool {
+    let json = |byte: &u8| matches!(byte, b'{' | b' ' | b'\t' | b'\r' | b'\n');
+    start.get(4..8) == Some(&[0; 4]) && start.get(8).is_some_and(json)
 }
 
 /// Says which of a folder's entries is an adapter, if the folder itself is none: a checkpoint of a run, or another export.

@@ -6,6 +6,7 @@ mod experts;
 #[path = "../common/gguf_writer.rs"]
 mod gguf_writer;
 mod malformed;
+mod odd;
 mod safe_file;
 mod shared_expert;
 
@@ -580,7 +581,6 @@ fn an_adapter_knows_its_base() {
             "{notices:?}"
         );
     }
-    // A fingerprint of a future version gives a notice.
     // Another vocabulary gives a notice, whatever the weights are.
     let others = "0".repeat(64);
     for (vocabulary, expected) in [(dense.vocabulary(), 0), (&*others, 1)] {
@@ -597,6 +597,7 @@ fn an_adapter_knows_its_base() {
             assert_eq!(told.count(), expected, "{format:?}: {:?}", found.notices);
         }
     }
+    // A fingerprint of a future version gives a notice.
     let dir = tempfile::tempdir().expect("a temporary folder");
     let options = WriteOptions { fingerprint: Some("v7:abc"), ..OPTIONS };
     let path = adapter::write(

@@ -31,7 +31,7 @@ fn every_malformed_adapter_gives_one_clear_error() {
     ] {
         kind();
     }
-    assert_eq!(REFUSED.get(), 85, "malformed adapters that were refused");
+    assert_eq!(REFUSED.get(), 83, "malformed adapters that were refused");
 }
 
 thread_local! {
@@ -167,25 +167,17 @@ fn gguf_loras_that_do_not_fit() {
     };
     let name = |w: &mut GgufWriter, from: &str, to: &str| w.tensor(from).name = to.into();
     let q = "blk.0.attn_q.weight.lora_a";
-    let cases: [Case<GgufWriter>; 20] = [
+    let cases: [Case<GgufWriter>; 18] = [
         (&|w| w.set("general.type", text("model")), "general.type is \"model\", expected \"adapter\""),
         (
             &|w| w.set("general.architecture", text("llama")),
             "general.architecture is \"llama\", expected \"gemma4\"",
         ),
         (&|w| w.set("adapter.type", text("control")), "adapter.type is \"control\", expected \"lora\""),
-        (
-            &|w| w.set("adapter.lora.alpha", Value::F32(0.0)),
-            "adapter.lora.alpha is 0, expected a number other than 0",
-        ),
         (&|w| w.set("adapter.lora.alpha", Value::F32(f32::NAN)), "adapter.lora.alpha is NaN"),
         (
             &|w| w.set("adapter.lora.alpha", Value::U32(8)),
             "`adapter.lora.alpha` is the integer 8, expected a float",
-        ),
-        (
-            &|w| w.remove_key("adapter.lora.alpha"),
-            "metadata key `adapter.lora.alpha` is missing, expected a float",
         ),
         (
             &|w| w.set("adapter.alora.invocation_tokens", Value::Array(Array::U32(vec![1]))),

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::layout::{Half, MatrixLayout};
+use super::left_out;
 use crate::adapter::lora::{self, Adapter, Pair, Slot};
 use crate::base::Module;
 use crate::base::config::Config;
@@ -13,8 +14,6 @@ use crate::families;
 const MAX_LISTED: usize = 12;
 /// Padding all matrices to the largest rank may take this many times the values of the file, apart from the first GiB.
 const MAX_PADDING: usize = 16;
-/// Tensor types of adapters. Every F16 and BF16 value is exact in f32.
-const TYPES: [GgmlType; 3] = [GgmlType::F32, GgmlType::F16, GgmlType::BF16];
 
 /// Layer, module and matrix to which a tensor belongs, as its name says.
 pub(super) type Place = (usize, Module, Half);
@@ -71,6 +70,9 @@ pub(super) fn assemble(
     let mut misfits = Misfits::default();
     for tensor in tensors {
         let key = tensor.name;
+        if left_out::reason(key).is_some() {
+            continue;
+        }
         let Some((layer, module, half)) = tensor.place else {
             misfits.add(Misfit::Unknown, format!("{key} (not a LoRA matrix of a text layer)"));
             continue;
@@ -281,7 +283,8 @@ fn values(
         let found = tensor.shape;
         return Err((Misfit::Shape, format!("is {found:?}, expected {meaning} = {expected:?}")));
     }
-    let Some(ty) = TYPES.into_iter().find(|ty| ty.name() == tensor.ty) else {
+    // Every F16 and BF16 value is exact in f32. Other formats are those of GGUF files.
+    let Some(ty) = GgmlType::SUPPORTED.into_iter().find(|ty| ty.name() == tensor.ty) else {
         return Err((Misfit::Type, format!("is {}, expected F32, F16 or BF16", tensor.ty)));
     };
     let values = formats::dequantize(ty, tensor.data);

@@ -200,8 +200,8 @@ fn metadata(alpha: f32, config: &Config, options: &WriteOptions) -> Vec<(String,
 
 /// Reads a GGUF LoRA for the model `config`. For `slots` and errors see [`read_any`](crate::adapter::read_any).
 ///
-/// Also fails on files that are not adapters, on other architectures, on activated LoRA, and on an alpha of 0, which llama.cpp
-/// treats as a scale of 1. Each matrix may have a different rank.
+/// Also fails on files that are not adapters, on other architectures, and on activated LoRA. Without alpha, or with an alpha of 0, the
+/// scale is 1, as in llama.cpp. Each matrix may have a different rank.
 pub fn read(path: &Path, config: &Config, slots: Option<&[Slot]>) -> Result<Adapter, Error> {
     let gguf = Gguf::open(path)?;
     let refuse = |problem: String| Error::Config { path: path.into(), problem };
@@ -218,9 +218,9 @@ pub fn read(path: &Path, config: &Config, slots: Option<&[Slot]>) -> Result<Adap
     if gguf.value("adapter.alora.invocation_tokens").is_some() {
         return Err(refuse("is an activated LoRA; use a plain LoRA adapter".into()));
     }
-    let alpha: f32 = gguf.require(ALPHA)?;
-    if !alpha.is_finite() || alpha == 0.0 {
-        return Err(refuse(format!("{ALPHA} is {alpha}, expected a number other than 0; export it again")));
+    let alpha: f32 = gguf.get(ALPHA)?.unwrap_or_default();
+    if !alpha.is_finite() {
+        return Err(refuse(format!("{ALPHA} is {alpha}, expected a finite number; export it again")));
     }
 
     let refuse = |problem: String| Error::Tensors { path: path.into(), problem };
@@ -243,9 +243,13 @@ pub fn read(path: &Path, config: &Config, slots: Option<&[Slot]>) -> Result<Adap
     });
     let tensors: Vec<Tensor> = alone.chain(joined).collect();
     let ranks = ranks(&tensors).map_err(refuse)?;
-    let alpha = f64::from(alpha);
     let rank = |slot: &Slot| ranks.get(&(slot.layer, slot.module)).copied().unwrap_or(1);
-    let spec = |slot: &Slot| RankScale::of(rank(slot), alpha, false);
+    let largest = ranks.values().copied().max().unwrap_or(1);
+    let (alpha, scaled) = if alpha == 0.0 { (largest as f64, false) } else { (f64::from(alpha), true) };
+    let spec = |slot: &Slot| match scaled {
+        true => RankScale::of(rank(slot), alpha, false),
+        false => RankScale { rank: rank(slot), scale: 1.0 },
+    };
     assemble(&tensors, (MatrixLayout::Gguf, &NAMES), &spec, (alpha, false), config, slots).map_err(refuse)
 }
 

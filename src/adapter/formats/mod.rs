@@ -4,6 +4,7 @@ pub(super) mod assemble;
 pub mod gguf;
 mod heads;
 pub(super) mod layout;
+pub(super) mod left_out;
 pub mod mlx;
 pub mod peft;
 pub mod rullama;

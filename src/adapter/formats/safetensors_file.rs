@@ -28,7 +28,7 @@ pub(super) fn open(bytes: &[u8]) -> Result<SafeTensors<'_>, String> {
         .map_err(|e| format!("not a complete safetensors file: {e}; copy or export the adapter again"))?;
     let header = header(bytes).expect("the crate has parsed the header");
     let _: UniqueNames = serde_json::from_slice(header)
-        .map_err(|e| format!("the header is damaged: {e}; copy or export the adapter again"))?;
+        .map_err(|e| format!("the header is ambiguous: {e}; export the adapter again"))?;
     Ok(file)
 }
 
@@ -45,18 +45,27 @@ pub(super) fn metadata(bytes: &[u8]) -> HashMap<String, String> {
 
 /// The contents of `__metadata__` of the file at `path`, of which only the header is read. Empty if the file is damaged.
 pub(in crate::adapter) fn read_metadata(path: &Path) -> Result<HashMap<String, String>, Error> {
+    read_start(path).map(|bytes| metadata(&bytes))
+}
+
+/// The names of the tensors in the file at `path`, of which only the header is read. Empty if the file is damaged.
+pub(super) fn read_names(path: &Path) -> Result<Vec<String>, Error> {
+    let bytes = read_start(path)?;
+    let parsed = header(&bytes).and_then(|header| serde_json::from_slice::<Map<String, Value>>(header).ok());
+    Ok(parsed.unwrap_or_default().into_iter().map(|(name, _)| name).collect())
+}
+
+/// The header of the file at `path`, with its length in front.
+fn read_start(path: &Path) -> Result<Vec<u8>, Error> {
     let read = |path: &Path| -> io::Result<Vec<u8>> {
         let length =
             files::read_start(path, 8)?.first_chunk().map_or(0, |length| u64::from_le_bytes(*length));
         files::read_start(path, 8 + length.min(MAX_HEADER))
     };
-    match read(path) {
-        Ok(bytes) => Ok(metadata(&bytes)),
-        Err(e) => Err(Error::Read {
-            path: path.into(),
-            problem: format!("{e}; check the path and its permissions"),
-        }),
-    }
+    read(path).map_err(|e| Error::Read {
+        path: path.into(),
+        problem: format!("{e}; check the path and its permissions"),
+    })
 }
 
 /// The header: the JSON text after the eight bytes with its length. `None` if the file is too short.

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use rullama_train::adapter::is_safetensors;
 use rullama_train::base::Gguf;
 use rullama_train::data::dataset::files;
 use rullama_train::run::checkpoint as checkpoints;
@@ -146,11 +147,6 @@ fn inside(folder: &Path) -> Result<Vec<PathBuf>> {
         }
     });
     Ok(paths)
-}
-
-/// Whether a file begins with the length of a header, which is below 4 GiB, and with the header.
-fn is_safetensors(start: &[u8]) -> bool {
-    start.get(4..9).is_some_and(|bytes| bytes == b"\0\0\0\0{")
 }
 
 /// The first nine bytes, enough to recognise the format.

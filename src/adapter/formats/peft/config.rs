@@ -47,11 +47,11 @@ impl AdapterConfig {
 
 /// Keys of PEFT 0.21's `LoraConfig` that change what an adapter computes, with their meaning.
 ///
-/// Keys about the initialisation or the choice of modules do not matter, because the tensors are in the file.
-const MUST_BE_OFF: [(&str, &str); 12] = [
+/// Keys about the initialisation or the choice of modules do not matter, because the tensors are in the file. Nor does
+/// `fan_in_fan_out`, which PEFT turns off for linear modules.
+const MUST_BE_OFF: [(&str, &str); 11] = [
     ("alora_invocation_tokens", "activated LoRA"),
     ("arrow_config", "Arrow routing"),
-    ("fan_in_fan_out", "transposed weights"),
     ("kasa_config", "KaSA"),
     ("layer_replication", "replicated layers"),
     ("lora_bias", "a bias on lora_B"),
@@ -65,6 +65,12 @@ const MUST_BE_OFF: [(&str, &str); 12] = [
 
 /// Initialisations that also change the base, so that the matrices alone are not the adapter.
 const CHANGED_BASE: [&str; 5] = ["pissa", "corda", "olora", "loftq", "lora_ga"];
+
+/// File of the tensors in folders of older versions.
+pub(in crate::adapter) const PICKLE: &str = "adapter_model.bin";
+/// Why that is not read.
+pub(in crate::adapter) const PICKLED: &str = "contains adapter_model.bin, a pickle, which may run code and is not read; convert it in that folder: python3 -c \"import torch, \
+     safetensors.torch as s; s.save_file(torch.load('adapter_model.bin', 'cpu', weights_only=True), 'adapter_model.safetensors')\"";
 
 /// Reads and checks `adapter_config.json`.
 ///
@@ -252,13 +258,8 @@ pub(super) fn read_file(dir: &Path, name: &str) -> Result<Vec<u8>, Error> {
             refuse(&path, format!("{source}; check the path and its permissions"))
         } else if !files::exists(dir) {
             refuse(dir, format!("does not exist; give a folder that contains {CONFIG} and {TENSORS}"))
-        } else if files::exists(&dir.join("adapter_model.bin")) && name == TENSORS {
-            refuse(
-                dir,
-                format!(
-                    "contains adapter_model.bin, expected {TENSORS}; save it with safe_serialization=True"
-                ),
-            )
+        } else if files::exists(&dir.join(PICKLE)) && name == TENSORS {
+            refuse(dir, PICKLED.into())
         } else {
             refuse(dir, format!("has no {name}; a PEFT folder contains {CONFIG} and {TENSORS}"))
         }

@@ -16,6 +16,7 @@ use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 
 use config::{AdapterConfig, read_config};
+pub(in crate::adapter) use config::{PICKLE, PICKLED};
 pub use tensors::read;
 pub(in crate::adapter) use tensors::read_slots;
 

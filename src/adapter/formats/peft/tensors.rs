@@ -58,11 +58,14 @@ fn parse(
     assemble(&tensors, (MatrixLayout::Rows, &names), &spec, (found.alpha, found.rslora), config, slots)
 }
 
+/// Paths of the text layers. The last one is that of classes with towers before transformers 4.52.
+const LAYERS: [&str; 3] = ["model.layers.", "model.language_model.layers.", "language_model.model.layers."];
+
 /// The place that a key means, in either naming, with or without PEFT's adapter name `default`.
 fn parse_key(key: &str, config: &Config) -> Option<Place> {
-    let layers = key.strip_prefix("base_model.model.model.")?;
-    let layers = layers.strip_prefix("language_model.").unwrap_or(layers);
-    let (layer, rest) = layer_and_rest(layers.strip_prefix("layers.")?)?;
+    let inside = key.strip_prefix("base_model.model.")?;
+    let layers = LAYERS.iter().find_map(|layers| inside.strip_prefix(layers))?;
+    let (layer, rest) = layer_and_rest(layers)?;
     let rest = rest.strip_suffix(".weight")?;
     let rest = rest.strip_suffix(".default").unwrap_or(rest);
     let naming = Naming::causal_lm(config);
