@@ -40,6 +40,11 @@ class Words:
         """-> ids of a text whose control tokens are read as such"""
         return self.tokenizer.encode(text, add_special_tokens=False).ids
 
+    def lacks(self, text):
+        """-> whether no token spells some byte of the text"""
+        pieces = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False).pre_tokenize_str(text)
+        return any(self.tokenizer.token_to_id(byte) is None for piece, _ in pieces for byte in piece)
+
     def text(self, ids):
         """-> text of ids, without control tokens"""
         return self.tokenizer.decode(ids, skip_special_tokens=True)
@@ -117,20 +122,36 @@ def exact_loss(model, samples):
 
 
 @torch.no_grad()
+def exact_logits(model, ids):
+    """-> logits in f64, as NumPy's array"""
+    with true_float64():
+        return logits(double(model), ids).numpy()
+
+
+@torch.no_grad()
 def exact_log_probabilities(model, ids):
     """-> log-probability of each token behind those before it, in f64; that of the first is 0"""
-    with true_float64():
-        found = logits(double(model), ids).log_softmax(-1)
+    found = torch.from_numpy(exact_logits(model, ids)).log_softmax(-1)
     return torch.cat((found.new_zeros(1), found[:-1].gather(1, torch.tensor(ids)[1:, None])[:, 0]))
 
 
 def gradients(model, sample):
-    """-> (loss, {PEFT's name: gradient}) in f64"""
+    """-> {PEFT's name: gradient} in f64"""
     wide = double(model)
     with true_float64():
-        value = loss(wide, sample)
-        value.backward()
-    return float(value.detach()), {name.replace(".default", ""): p.grad for name, p in wide.named_parameters() if p.grad is not None}
+        loss(wide, sample).backward()
+    return named_gradients(wide)
+
+
+def single_gradients(model, sample):
+    """-> {PEFT's name: gradient} as PyTorch computes it in f32"""
+    own = copy.deepcopy(model)
+    loss(own, sample).backward()
+    return named_gradients(own)
+
+
+def named_gradients(model):
+    return {name.replace(".default", ""): p.grad.to(D64) for name, p in model.named_parameters() if p.grad is not None}
 
 
 def frequencies(config):

@@ -26,6 +26,9 @@ lr_scheduler = "cosine"
 warmup_steps = {warmup}
 max_grad_norm = 1.0
 
+[eval]
+general = false
+
 [output]
 dir = "{output}"
 save_steps = 0
