@@ -4,9 +4,9 @@ use std::ffi::{CStr, c_char};
 use std::future::ready;
 use std::pin::Pin;
 use std::ptr::null_mut;
-use std::sync::Arc;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Condvar, Mutex};
 
 use wgpu::custom as c;
 
@@ -16,6 +16,7 @@ use crate::driver::{self, CudaError, Driver};
 use crate::queue::Queue;
 use crate::state::{Raw, State};
 use crate::stubs::absent;
+use crate::worker::{self, Work};
 
 /// NVIDIA's number as a vendor.
 const NVIDIA: u32 = 0x10de;
@@ -123,7 +124,7 @@ impl Adapter {
         })
     }
 
-    fn open(&self, desc: &wgpu::DeviceDescriptor<'_>) -> Result<State, CudaError> {
+    fn open(&self, desc: &wgpu::DeviceDescriptor<'_>, work: Sender<Work>) -> Result<State, CudaError> {
         let driver = driver::driver().map_err(|reason| CudaError::misuse(reason.to_string()))?;
         let (mut context, mut stream) = (null_mut(), null_mut());
         // SAFETY: the driver writes to what is passed; the device was found.
@@ -157,9 +158,12 @@ impl Adapter {
             allocated: AtomicU64::new(0),
             submitted: AtomicU64::new(0),
             pending: Mutex::default(),
+            marked: Condvar::new(),
+            work: Mutex::new(work),
             handler: Mutex::default(),
             lost: Mutex::default(),
             known: Mutex::default(),
+            uploads: Mutex::default(),
             gone: AtomicBool::new(false),
         })
     }
@@ -176,10 +180,13 @@ fn bus_id(text: &str) -> String {
 
 impl c::AdapterInterface for Adapter {
     fn request_device(&self, desc: &wgpu::DeviceDescriptor<'_>) -> Pin<Box<dyn c::RequestDeviceFuture>> {
-        let opened = self.open(desc).map(|state| {
+        let (sender, work) = channel();
+        let opened = self.open(desc, sender).and_then(|state| {
             let state = Arc::new(state);
+            worker::start(&state, work)
+                .map_err(|e| CudaError::misuse(format!("no thread for the stream: {e}")))?;
             let queue = Queue::new(state.clone());
-            (c::DispatchDevice::custom(Device(state)), c::DispatchQueue::custom(queue))
+            Ok((c::DispatchDevice::custom(Device(state)), c::DispatchQueue::custom(queue)))
         });
         Box::pin(ready(opened.map_err(|e| wgpu::RequestDeviceError::from_message(e.text))))
     }

@@ -7,8 +7,9 @@ use std::sync::{Arc, Mutex};
 
 use wgpu::custom as c;
 
-use crate::driver::Address;
+use crate::driver::{self, Address};
 use crate::state::{State, lock};
+use crate::uploads::Bytes;
 
 /// The memory that holds the content of a buffer.
 pub enum Memory {
@@ -81,29 +82,17 @@ impl BufferData {
     }
 
     /// Writes bytes of the host, behind what was submitted before.
-    pub fn write(&self, offset: u64, data: &[u8]) {
-        let state = &self.state;
+    pub fn write(self: &Arc<Self>, offset: u64, data: &[u8]) {
+        assert!(offset + data.len() as u64 <= self.size.max(4), "a write stays within its buffer");
         match &self.memory {
-            Memory::Value(bytes) => {
-                lock(bytes)[offset as usize..][..data.len()].copy_from_slice(data);
-            }
-            Memory::Device(0) => {} // that was reported
-            Memory::Device(_) if state.is_gone() => {}
-            Memory::Device(address) => {
-                assert!(offset + data.len() as u64 <= self.size.max(4), "a write stays within its buffer");
-                state.current();
-                // SAFETY: the bytes lie within the buffer; the driver has read pageable memory when the call returns.
-                let code = unsafe {
-                    (state.driver.upload)(address + offset, data.as_ptr().cast(), data.len(), state.stream.0)
-                };
-                state.check(code, "cuMemcpyHtoDAsync");
-            }
             Memory::Pinned(host) => {
-                assert!(offset + data.len() as u64 <= self.size.max(4), "a write stays within its buffer");
                 self.settle();
                 // SAFETY: the bytes lie within the buffer, and no copy uses it.
                 unsafe { data.as_ptr().copy_to_nonoverlapping(host.add(offset as usize), data.len()) };
             }
+            Memory::Device(0) => {} // that was reported
+            Memory::Device(_) => self.state.write(self.clone(), offset, self.state.bytes(data)),
+            Memory::Value(_) => self.state.write(self.clone(), offset, Bytes::Usual(data.to_vec())),
         }
     }
 }
@@ -126,12 +115,18 @@ fn pinned(state: &State, bytes: usize) -> Memory {
 fn device(state: &State, bytes: usize) -> Memory {
     let mut address = 0;
     // SAFETY: the driver writes one address; the buffer is filled in the order of the stream that it is allocated in.
-    let code = unsafe {
+    let mut alloc = || unsafe {
         match state.pooled {
             true => (state.driver.alloc_ordered)(&mut address, bytes, state.stream.0),
             false => (state.driver.alloc)(&mut address, bytes),
         }
     };
+    let mut code = alloc();
+    if code == driver::OUT_OF_MEMORY {
+        // Commands that wait for the stream may hold the last reference to a buffer. Without a deadline it does not fail.
+        let _ = state.advance(Some(state.submitted.load(Ordering::Relaxed)), None);
+        code = alloc();
+    }
     if code != 0 {
         state.check(code, "cuMemAllocAsync");
         return Memory::Device(0);
@@ -158,10 +153,8 @@ impl Drop for BufferData {
                 state.allocated.fetch_sub(self.size.max(4), Ordering::Relaxed);
             }
             Memory::Pinned(host) if !host.is_null() => {
-                // Pinned memory has no order: its last use must be over.
-                self.settle();
-                // SAFETY: nothing refers to the buffer.
-                unsafe { (state.driver.host_free)(host.cast()) };
+                // Pinned memory has no order: it stays until its last use is over.
+                state.keep(host, self.size.max(4) as usize, self.used.load(Ordering::Relaxed));
             }
             _ => {}
         }

@@ -1,11 +1,13 @@
 //! Recorded commands.
 
 use std::ops::Range;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 use wgpu::custom as c;
 
 use crate::buffer::{BufferData, buffer};
+use crate::graph;
 use crate::launch::RawLaunch;
 use crate::pipeline::{Group, Pipeline, PipelineData};
 use crate::stamps::{Queries, Stamps, stamps};
@@ -19,6 +21,22 @@ pub enum Command {
     Stamp { set: Arc<Stamps>, index: u32 },
     Resolve { set: Arc<Stamps>, range: Range<u32>, to: Arc<BufferData>, offset: u64 },
     Launch(RawLaunch),
+    Graph(Arc<graph::Inner>),
+}
+
+impl Command {
+    /// Notes that submission `index` uses the buffers whose memory the host may reach.
+    pub fn note(&self, index: u64) {
+        match self {
+            Command::Copy { from, to, .. } => {
+                from.used.store(index, Ordering::Relaxed);
+                to.used.store(index, Ordering::Relaxed);
+            }
+            Command::Clear { buffer, .. } => buffer.used.store(index, Ordering::Relaxed),
+            Command::Graph(graph) => graph.note(index),
+            _ => {}
+        }
+    }
 }
 
 type Commands = Arc<Mutex<Vec<Command>>>;
@@ -48,6 +66,11 @@ impl c::CommandBufferInterface for Buffered {}
 impl Encoder {
     pub fn push(&self, command: Command) {
         lock(&self.commands).push(command);
+    }
+
+    /// The commands so far, which it forgets.
+    pub fn take(&self) -> Vec<Command> {
+        std::mem::take(&mut *lock(&self.commands))
     }
 }
 
@@ -79,8 +102,7 @@ impl c::CommandEncoderInterface for Encoder {
     }
 
     fn finish(&mut self) -> c::DispatchCommandBuffer {
-        let commands = std::mem::take(&mut *lock(&self.commands));
-        c::DispatchCommandBuffer::custom(Buffered(Mutex::new(commands)))
+        c::DispatchCommandBuffer::custom(Buffered(Mutex::new(self.take())))
     }
 
     fn clear_buffer(&self, b: &c::DispatchBuffer, offset: u64, size: Option<u64>) {

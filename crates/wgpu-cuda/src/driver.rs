@@ -74,6 +74,12 @@ driver! {
     upload = "cuMemcpyHtoDAsync_v2" (Address, *const c_void, usize, Handle);
     copy = "cuMemcpyAsync" (Address, Address, usize, Handle);
     fill = "cuMemsetD8Async" (Address, u8, usize, Handle);
+    capture = "cuStreamBeginCapture_v2" (Handle, c_int);
+    captured = "cuStreamEndCapture" (Handle, *mut Handle);
+    graph_instantiate = "cuGraphInstantiateWithFlags" (*mut Handle, Handle, u64);
+    graph_launch = "cuGraphLaunch" (Handle, Handle);
+    graph_destroy = "cuGraphDestroy" (Handle);
+    graph_exec_destroy = "cuGraphExecDestroy" (Handle);
     event = "cuEventCreate" (*mut Handle, c_uint);
     event_record = "cuEventRecord" (Handle, Handle);
     event_query = "cuEventQuery" (Handle);

@@ -94,8 +94,8 @@ fn kernel(state: &State, text: &'static [u8], name: &'static CStr, shared: u32) 
     Ok(function)
 }
 
-/// Launches a kernel in the stream.
-pub fn run(state: &State, launch: &RawLaunch) -> Result<(), CudaError> {
+/// Launches a kernel in a stream.
+pub fn run(state: &State, stream: Raw, launch: &RawLaunch) -> Result<(), CudaError> {
     let driver = state.driver;
     let function = kernel(state, launch.text, launch.name, launch.shared)?;
     let mut parameter = Vec::new();
@@ -122,10 +122,10 @@ pub fn run(state: &State, launch: &RawLaunch) -> Result<(), CudaError> {
     };
     stamp(0)?;
     let [x, y, z] = launch.grid;
-    let (threads, shared, stream) = (launch.threads, launch.shared, state.stream.0);
+    let (threads, shared) = (launch.threads, launch.shared);
     // SAFETY: the parameter has the kernel's size, which its caller knows, and is read before the call returns.
     let code = unsafe {
-        (driver.launch)(function.0, x, y, z, threads, 1, 1, shared, stream, null_mut(), extras.as_mut_ptr())
+        (driver.launch)(function.0, x, y, z, threads, 1, 1, shared, stream.0, null_mut(), extras.as_mut_ptr())
     };
     driver.check(code, &launch.name.to_string_lossy())?;
     stamp(1)

@@ -28,15 +28,19 @@ mod buffer;
 mod command;
 mod device;
 mod driver;
+mod graph;
 mod launch;
 mod pipeline;
 mod queue;
 mod stamps;
 mod state;
 mod stubs;
+mod uploads;
+mod worker;
 
 pub use adapter::{adapters, capability, multiprocessors};
 pub use driver::CudaError;
+pub use graph::{Graph, graph, replay};
 pub use launch::{RawLaunch, launch, prepare};
 pub use stamps::elapsed;
 

@@ -3,13 +3,18 @@
 use std::collections::VecDeque;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use wgpu::custom as c;
 
+use crate::buffer::BufferData;
+use crate::command::Command;
 use crate::driver::{self, CudaError, Driver, Handle};
 use crate::launch::Modules;
+use crate::uploads::{Bytes, Pool};
+use crate::worker::Work;
 
 /// Time between two looks at a submission that is waited for up to a deadline.
 const LOOK: Duration = Duration::from_micros(20);
@@ -48,10 +53,16 @@ pub struct State {
     /// Submissions that were made.
     pub submitted: AtomicU64,
     pub pending: Mutex<Pending>,
+    /// Wakes those who wait for a submission's event.
+    pub marked: Condvar,
+    /// Work of the thread that talks to the stream, in the order of the calls.
+    pub work: Mutex<Sender<Work>>,
     pub handler: Mutex<Option<Arc<dyn wgpu::UncapturedErrorHandler>>>,
     pub lost: Mutex<Option<c::BoxDeviceLostCallback>>,
     /// Modules of kernels of PTX text.
     pub known: Modules,
+    /// Pinned memory for uploads.
+    pub uploads: Mutex<Pool>,
     /// Whether the device is lost or destroyed.
     pub gone: AtomicBool,
 }
@@ -62,6 +73,8 @@ pub struct Pending {
     /// Each with an event behind it.
     events: VecDeque<(u64, Raw)>,
     done: u64,
+    /// The last submission that has an event.
+    marked: u64,
     free: Vec<Raw>,
     /// Callbacks for when a submission is done.
     callbacks: Vec<(u64, Callback)>,
@@ -122,6 +135,40 @@ impl State {
         }
     }
 
+    /// Submits commands. Returns the submission's number.
+    pub fn submit(&self, commands: Vec<Command>) -> u64 {
+        let work = lock(&self.work);
+        let index = self.submitted.fetch_add(1, Ordering::Relaxed) + 1;
+        commands.iter().for_each(|command| command.note(index));
+        // Without the thread, the device is lost, and nobody waits.
+        let _ = work.send(Work::Submit(commands, index));
+        index
+    }
+
+    /// Writes `bytes` to a buffer, behind what was submitted before.
+    pub fn write(&self, to: Arc<BufferData>, offset: u64, mut bytes: Bytes) {
+        let work = lock(&self.work);
+        bytes.used_before(self.submitted.load(Ordering::Relaxed) + 1);
+        let _ = work.send(Work::Write(to, offset, bytes));
+    }
+
+    /// Copies bytes to `address` in the order of the stream.
+    pub fn send(&self, address: u64, data: &[u8]) {
+        // SAFETY: the caller has checked that the bytes lie within a buffer. The driver has read pageable memory when the call returns; pinned
+        // memory is kept until the stream is past the copy.
+        let code = unsafe { (self.driver.upload)(address, data.as_ptr().cast(), data.len(), self.stream.0) };
+        self.check(code, "cuMemcpyHtoDAsync");
+    }
+
+    /// The last submission that is done.
+    pub fn done(&self) -> u64 {
+        self.current();
+        if let Some(error) = self.settle_done() {
+            self.report(error);
+        }
+        lock(&self.pending).done
+    }
+
     /// Calls `callback` when submission `index` is done.
     pub fn when_done(&self, index: u64, callback: Callback) {
         lock(&self.pending).callbacks.push((index, callback));
@@ -130,21 +177,34 @@ impl State {
     /// Marks the end of submission `index`.
     pub fn mark(&self, index: u64) {
         let mut pending = lock(&self.pending);
+        let mut code = 0;
         if self.is_gone() {
             pending.done = index;
-            return;
+        } else {
+            let mut event = pending.free.pop().unwrap_or(Raw(null_mut()));
+            // SAFETY: the event is the driver's, and lives as long as this value.
+            code = unsafe {
+                if event.0.is_null() {
+                    (self.driver.event)(&mut event.0, 2); // without a time
+                }
+                (self.driver.event_record)(event.0, self.stream.0)
+            };
+            pending.events.push_back((index, event));
         }
-        let mut event = pending.free.pop().unwrap_or(Raw(null_mut()));
-        // SAFETY: the event is the driver's, and lives as long as this value.
-        let code = unsafe {
-            if event.0.is_null() {
-                (self.driver.event)(&mut event.0, 2); // without a time
-            }
-            (self.driver.event_record)(event.0, self.stream.0)
-        };
-        pending.events.push_back((index, event));
+        pending.marked = index;
         drop(pending);
+        self.marked.notify_all();
         self.check(code, "cuEventRecord");
+    }
+
+    /// Waits until submission `index` has an event, or a while where there is a deadline.
+    fn wait_for_mark(&self, index: u64, deadline: Option<Instant>) {
+        let pending = lock(&self.pending);
+        let is_open = |pending: &mut Pending| pending.marked < index;
+        match deadline {
+            Some(_) => drop(self.marked.wait_timeout_while(pending, LOOK, is_open)),
+            None => drop(self.marked.wait_while(pending, is_open)),
+        }
     }
 
     /// Takes note of submissions that are done, and waits for `until`. Returns whether everything is done.
@@ -155,16 +215,18 @@ impl State {
             if let Some(error) = failed {
                 self.report(error);
             }
-            let (ready, next, empty) = lock(&self.pending).take_ready(until);
+            let submitted = self.submitted.load(Ordering::Relaxed);
+            let (ready, next, empty) = lock(&self.pending).take_ready(until, submitted);
             ready.into_iter().for_each(|callback| callback());
             match (next, deadline) {
                 (None, _) => return Ok(empty),
                 (Some(_), Some(deadline)) if Instant::now() >= deadline => {
                     return Err(wgpu::PollError::Timeout);
                 }
-                (Some(_), Some(_)) => std::thread::sleep(LOOK),
+                (Some(Next::Mark(index)), _) => self.wait_for_mark(index, deadline),
+                (Some(Next::Event(_)), Some(_)) => std::thread::sleep(LOOK),
                 // SAFETY: the event is pending, and only this function takes it from there.
-                (Some(event), None) => unsafe {
+                (Some(Next::Event(event)), None) => unsafe {
                     (self.driver.event_wait)(event.0);
                 },
             }
@@ -195,22 +257,28 @@ impl State {
 }
 
 impl Pending {
-    /// Callbacks of what is done, the event to wait for until submission `until` is done, and whether everything is.
-    fn take_ready(&mut self, until: Option<u64>) -> (Vec<Callback>, Option<Raw>, bool) {
+    /// Callbacks of what is done, what to wait for until submission `until` is done, and whether all of `submitted` are.
+    fn take_ready(&mut self, until: Option<u64>, submitted: u64) -> (Vec<Callback>, Option<Next>, bool) {
         let done = self.done;
         let (ready, later): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.callbacks).into_iter().partition(|(index, _)| *index <= done);
         self.callbacks = later;
-        let waits = until.filter(|until| done < *until);
-        let next = waits.and_then(|until| {
-            self.events
-                .iter()
-                .find(|(index, _)| *index >= until)
-                .or(self.events.back())
-                .map(|(_, event)| *event)
+        let next = until.filter(|until| done < *until).map(|until| {
+            match self.events.iter().find(|(index, _)| *index >= until) {
+                Some((_, event)) => Next::Event(*event),
+                None => Next::Mark(until),
+            }
         });
-        (ready.into_iter().map(|(_, callback)| callback).collect(), next, self.events.is_empty())
+        (ready.into_iter().map(|(_, callback)| callback).collect(), next, done >= submitted)
     }
+}
+
+/// What a submission that is waited for lacks.
+enum Next {
+    /// Its event.
+    Mark(u64),
+    /// The end of its event.
+    Event(Raw),
 }
 
 impl Drop for State {
@@ -221,6 +289,7 @@ impl Drop for State {
         // SAFETY: nothing else refers to the stream, and the events are this device's.
         unsafe {
             (self.driver.synchronize)(self.stream.0);
+            self.free_pieces();
             events.for_each(|event| {
                 (self.driver.event_destroy)(event.0);
             });

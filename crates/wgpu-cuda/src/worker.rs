@@ -1,0 +1,226 @@
+//! The thread that hands commands to the driver. A stream takes about a thousand launches ahead, and the call for one more waits: here nobody
+//! else waits with it.
+
+use std::ffi::c_void;
+use std::ptr::null_mut;
+use std::sync::mpsc::Receiver;
+use std::sync::{Arc, Weak};
+
+use naga_ptx::ParamKind;
+
+use crate::buffer::{BufferData, Memory};
+use crate::command::Command;
+use crate::driver::CudaError;
+use crate::launch;
+use crate::pipeline::{Bound, Group, PipelineData};
+use crate::state::{Raw, State, lock};
+use crate::uploads::Bytes;
+
+/// What the thread does, in the order of the calls.
+pub enum Work {
+    /// The commands of a submission, and its number.
+    Submit(Vec<Command>, u64),
+    /// A write to a buffer, from a byte on.
+    Write(Arc<BufferData>, u64, Bytes),
+}
+
+/// The arguments of a launch, and memory for them.
+#[derive(Debug, Default)]
+pub struct Arguments {
+    /// Addresses, numbers of bytes, and contents of uniforms.
+    words: Vec<u64>,
+    /// The index in `words` at which each argument begins.
+    starts: Vec<usize>,
+}
+
+/// Tells those who wait when the thread ends without having done all work.
+struct Guard(Weak<State>);
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        if let (true, Some(state)) = (std::thread::panicking(), self.0.upgrade()) {
+            state.lose(wgpu::DeviceLostReason::Unknown, "the thread of the stream ended".into());
+            state.mark(u64::MAX);
+        }
+    }
+}
+
+/// Starts the thread, which ends when the device is gone.
+pub fn start(state: &Arc<State>, work: Receiver<Work>) -> std::io::Result<()> {
+    let state = Arc::downgrade(state);
+    let run = move || {
+        let _guard = Guard(state.clone());
+        let mut arguments = Arguments::default();
+        for item in work {
+            // The last reference ends the device.
+            let Some(state) = state.upgrade() else { return };
+            state.work_on(item, &mut arguments);
+        }
+    };
+    std::thread::Builder::new().name("CUDA".into()).spawn(run).map(drop)
+}
+
+impl State {
+    fn work_on(self: &Arc<State>, item: Work, arguments: &mut Arguments) {
+        self.current();
+        match item {
+            Work::Submit(commands, index) => {
+                for command in commands {
+                    if self.is_gone() {
+                        break;
+                    }
+                    let ran = match &command {
+                        Command::Graph(graph) => graph.run(self, arguments),
+                        command => self.run_in(self.stream, command, arguments),
+                    };
+                    if let Err(error) = ran {
+                        self.report(error);
+                    }
+                }
+                self.mark(index);
+            }
+            Work::Write(to, offset, bytes) => {
+                match &to.memory {
+                    Memory::Value(host) => {
+                        lock(host)[offset as usize..][..bytes.len()].copy_from_slice(bytes.as_slice());
+                    }
+                    Memory::Device(address) if !self.is_gone() => {
+                        self.send(address + offset, bytes.as_slice());
+                    }
+                    _ => {}
+                }
+                self.give_back(bytes);
+            }
+        }
+    }
+
+    /// Waits for a kernel where each is waited for, to tell which one fails.
+    fn settle(&self, what: &str) -> Result<(), CudaError> {
+        match self.sync {
+            // SAFETY: the stream is this device's.
+            true => self.driver.check(unsafe { (self.driver.synchronize)(self.stream.0) }, what),
+            false => Ok(()),
+        }
+    }
+
+    /// Hands a command, but no graph, to the driver.
+    pub fn run_in(&self, stream: Raw, command: &Command, arguments: &mut Arguments) -> Result<(), CudaError> {
+        let driver = self.driver;
+        match command {
+            Command::Dispatch { pipeline, groups, grid } => {
+                if pipeline.function.0.is_null() {
+                    return Ok(()); // its text was refused, which was reported
+                }
+                arguments.collect(pipeline, groups)?;
+                self.dispatch(stream, pipeline, *grid, arguments)
+            }
+            Command::Copy { from, from_offset, to, to_offset, bytes } => {
+                let (Some(a), Some(b)) = (to.address(), from.address()) else {
+                    return Err(CudaError::misuse("a copy from or to a buffer without an address"));
+                };
+                if from_offset + bytes > from.size.max(4) || to_offset + bytes > to.size.max(4) {
+                    return Err(CudaError::misuse("a copy leaves its buffer"));
+                }
+                // SAFETY: both parts lie within their buffers, which live until the stream is past them.
+                let code =
+                    unsafe { (driver.copy)(a + to_offset, b + from_offset, *bytes as usize, stream.0) };
+                driver.check(code, "cuMemcpyAsync")
+            }
+            Command::Clear { buffer, offset, bytes } => {
+                let Some(address) = buffer.address() else {
+                    return Err(CudaError::misuse("clearing a buffer without an address"));
+                };
+                if offset + bytes > buffer.size.max(4) {
+                    return Err(CudaError::misuse("clearing leaves its buffer"));
+                }
+                // SAFETY: the part lies within the buffer.
+                let code = unsafe { (driver.fill)(address + offset, 0, *bytes as usize, stream.0) };
+                driver.check(code, "cuMemsetD8Async")
+            }
+            Command::Stamp { set, index } => set.record(*index),
+            Command::Resolve { set, range, to, offset } => {
+                // SAFETY: the stream is this device's.
+                driver.check(unsafe { (driver.synchronize)(stream.0) }, "the GPU")?;
+                let bytes: Vec<u8> =
+                    set.times(range.clone()).iter().flat_map(|time| time.to_le_bytes()).collect();
+                let Some(address) = to.address() else {
+                    return Err(CudaError::misuse("times for a buffer without an address"));
+                };
+                self.send(address + offset, &bytes);
+                Ok(())
+            }
+            Command::Launch(launch) => {
+                launch::run(self, stream, launch)?;
+                self.settle(&launch.name.to_string_lossy())
+            }
+            Command::Graph(_) => Err(CudaError::misuse("a graph within a graph")),
+        }
+    }
+
+    fn dispatch(
+        &self,
+        stream: Raw,
+        pipeline: &PipelineData,
+        [x, y, z]: [u32; 3],
+        arguments: &mut Arguments,
+    ) -> Result<(), CudaError> {
+        let [a, b, c] = pipeline.threads;
+        let mut pointers = arguments.pointers();
+        let function = pipeline.function.0;
+        // SAFETY: there is an argument for every parameter, which is read before the call returns.
+        let code = unsafe {
+            (self.driver.launch)(function, x, y, z, a, b, c, 0, stream.0, pointers.as_mut_ptr(), null_mut())
+        };
+        self.driver.check(code, &pipeline.label)?;
+        self.settle(&pipeline.label)
+    }
+}
+
+impl Arguments {
+    /// The arguments of a kernel, of what is bound now.
+    fn collect(&mut self, pipeline: &PipelineData, groups: &[Option<Group>]) -> Result<(), CudaError> {
+        self.words.clear();
+        self.starts.clear();
+        for param in &pipeline.params {
+            let (group, binding) = param.binding.unwrap_or((0, 0));
+            let bound = groups
+                .get(group as usize)
+                .and_then(|g| g.as_ref())
+                .and_then(|g| g.0.iter().find(|b| b.binding == binding));
+            let missing =
+                |what: &str| CudaError::misuse(format!("{}: binding {binding} {what}", pipeline.label));
+            let bound = bound.ok_or_else(|| missing("is missing"))?;
+            self.starts.push(self.words.len());
+            match param.kind {
+                ParamKind::Address { .. } => {
+                    let address = bound.buffer.address().ok_or_else(|| missing("has no address"))?;
+                    self.words.push(address + bound.offset);
+                }
+                ParamKind::Bytes => self.words.push(bound.size.min(u64::from(u32::MAX))),
+                ParamKind::Value { bytes } => {
+                    self.value(bound, bytes as usize).ok_or_else(|| missing("is not a uniform buffer"))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The content of a uniform, of at least `bytes`.
+    fn value(&mut self, bound: &Bound, bytes: usize) -> Option<()> {
+        let Memory::Value(host) = &bound.buffer.memory else { return None };
+        let host = lock(host);
+        let part = host.get(bound.offset as usize..)?.get(..bytes)?;
+        self.words.extend(part.chunks(8).map(|chunk| {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            u64::from_le_bytes(word)
+        }));
+        Some(())
+    }
+
+    fn pointers(&mut self) -> Vec<*mut c_void> {
+        let words = self.words.as_mut_ptr();
+        // SAFETY: every start lies within the words.
+        self.starts.iter().map(|start| unsafe { words.add(*start) }.cast()).collect()
+    }
+}
