@@ -24,24 +24,13 @@ impl Gpu {
     /// Scratch of split products, created when the first product is split.
     pub(crate) fn partial_sums(&self) -> &wgpu::Buffer {
         self.partial_sums.get_or_init(|| {
-            let descriptor = wgpu::BufferDescriptor {
+            self.device.create_buffer(&wgpu::BufferDescriptor {
                 label: Some("partial sums"),
                 size: PARTIAL_SUMS,
                 usage: USAGE,
                 mapped_at_creation: false,
-            };
-            // Without memory for it, the device reports the reason.
-            let reachable = self.reachable(&descriptor).map(|(buffer, _)| buffer);
-            reachable.unwrap_or_else(|_| self.device.create_buffer(&descriptor))
+            })
         })
-    }
-
-    /// A buffer that CUDA's kernels can reach too, where they run, and whether its content is zero; otherwise it is undefined.
-    fn reachable(&self, descriptor: &wgpu::BufferDescriptor) -> Result<(wgpu::Buffer, bool), GpuError> {
-        match self.cuda.as_ref().and_then(|cuda| cuda.buffer(&self.device, descriptor)) {
-            Some(buffer) => Ok((buffer?, false)),
-            None => Ok((self.device.create_buffer(descriptor), true)),
-        }
     }
 
     /// Counters of the finished parts of [`ARRIVALS`] sums, for kernels whose last workgroup adds up the parts. Every kernel leaves
@@ -72,42 +61,24 @@ impl Gpu {
     /// A zeroed buffer of `bytes`, rounded up to a multiple of 16.
     pub fn buffer(&self, label: &str, bytes: u64) -> Result<wgpu::Buffer, GpuError> {
         self.check_size(label, bytes)?;
-        let descriptor = wgpu::BufferDescriptor {
+        Ok(self.device.create_buffer(&wgpu::BufferDescriptor {
             label: Some(label),
             size: bytes.max(16).next_multiple_of(16),
             usage: USAGE,
             mapped_at_creation: false,
-        };
-        let (buffer, is_zero) = self.reachable(&descriptor)?;
-        if is_zero {
-            return Ok(buffer);
-        }
-        let mut encoder = self.device.create_command_encoder(&Default::default());
-        encoder.clear_buffer(&buffer, 0, None);
-        self.send(Some(encoder.finish()));
-        Ok(buffer)
+        }))
     }
 
     /// A buffer that holds `data`.
     pub fn upload<T: bytemuck::Pod>(&self, label: &str, data: &[T]) -> Result<wgpu::Buffer, GpuError> {
         let bytes: &[u8] = bytemuck::cast_slice(data);
         self.check_size(label, bytes.len() as u64)?;
-        let size = (bytes.len() as u64).next_multiple_of(wgpu::COPY_BUFFER_ALIGNMENT).max(4);
-        let mapped_at_creation = !self.has_cuda();
-        let descriptor =
-            wgpu::BufferDescriptor { label: Some(label), size, usage: USAGE, mapped_at_creation };
-        let (buffer, _) = self.reachable(&descriptor)?;
-        if self.has_cuda() {
-            // Writes are multiples of 4.
-            let (whole, rest) = bytes.split_at(bytes.len() / 4 * 4);
-            self.queue.write_buffer(&buffer, 0, whole);
-            if !rest.is_empty() {
-                let mut last = [0; 4];
-                last[..rest.len()].copy_from_slice(rest);
-                self.queue.write_buffer(&buffer, whole.len() as u64, &last);
-            }
-            return Ok(buffer);
-        }
+        let buffer = self.device.create_buffer(&wgpu::BufferDescriptor {
+            label: Some(label),
+            size: (bytes.len() as u64).next_multiple_of(wgpu::COPY_BUFFER_ALIGNMENT).max(4),
+            usage: USAGE,
+            mapped_at_creation: true,
+        });
         match buffer.get_mapped_range_mut(..) {
             Ok(mut view) => view.slice(..bytes.len()).copy_from_slice(bytes),
             Err(error) => return Err(self.reason(error)),

@@ -3,7 +3,6 @@
 #[cfg(not(target_arch = "wasm32"))]
 use rayon::prelude::*;
 
-use super::cuda::Timers;
 use super::profile::Timing;
 use super::upload::Submission;
 use super::{Gpu, Launch};
@@ -30,76 +29,69 @@ pub(super) enum Command {
     Launch(Launch),
 }
 
-impl Command {
-    fn launch(&self) -> Option<&Launch> {
-        match self {
-            Command::Launch(launch) => Some(launch),
-            _ => None,
-        }
-    }
-}
-
 /// Encoded commands, which are submitted once.
 #[derive(Default)]
 pub(super) struct Encoded {
     commands: Vec<wgpu::CommandBuffer>,
     timings: Vec<Timing>,
-    timers: Vec<Timers>,
 }
 
-/// An encoder's commands, and what times them.
-type Part = (wgpu::CommandBuffer, Option<Timing>, Option<Timers>);
+impl From<wgpu::CommandBuffer> for Encoded {
+    fn from(commands: wgpu::CommandBuffer) -> Encoded {
+        Encoded { commands: vec![commands], timings: Vec::new() }
+    }
+}
 
 /// Most commands of an encoder: more encoders take less time, each on its own core.
 const MOST: usize = 128;
 
 impl Gpu {
-    /// Encodes commands, the first `first` of them in an encoder of their own. Launches have theirs: wgpu does not mix them with its
-    /// commands.
+    /// Encodes commands, the first `first` of them in an encoder of their own.
     pub(super) fn encode(&self, commands: &mut dyn Iterator<Item = &Command>, first: usize) -> Encoded {
         let commands: Vec<&Command> = commands.collect();
         // A software device needs the cores itself.
         let (first, most) =
             if self.is_software() { (0, usize::MAX) } else { (first.min(commands.len()), MOST) };
         let (start, rest) = commands.split_at(first);
-        let alike = [start, rest]
-            .into_iter()
-            .flat_map(|half| half.chunk_by(|a, b| a.launch().is_some() == b.launch().is_some()));
-        let parts: Vec<&[&Command]> = alike.flat_map(|part| part.chunks(most)).collect();
+        let parts: Vec<&[&Command]> = start.chunks(most).chain(rest.chunks(most)).collect();
         #[cfg(not(target_arch = "wasm32"))]
         let each = parts.par_iter();
         #[cfg(target_arch = "wasm32")]
         let each = parts.iter(); // a page has one thread
-        let encoded: Vec<Part> = each.map(|part| self.encode_part(part)).collect();
-        let mut all = Encoded::default();
-        for (commands, timing, timers) in encoded {
-            all.commands.push(commands);
-            all.timings.extend(timing);
-            all.timers.extend(timers);
-        }
-        all
+        let encoded: Vec<(wgpu::CommandBuffer, Option<Timing>)> =
+            each.map(|part| self.encode_part(part)).collect();
+        let (commands, timings): (Vec<_>, Vec<_>) = encoded.into_iter().unzip();
+        Encoded { commands, timings: timings.into_iter().flatten().collect() }
     }
 
-    fn encode_part(&self, part: &[&Command]) -> Part {
-        let launches: Vec<&Launch> = part.iter().filter_map(|command| command.launch()).collect();
-        if launches.is_empty() {
-            let (commands, timing) = self.encode_dispatches(part);
-            return (commands, timing, None);
-        }
-        let (commands, timers) = self.encode_launches(&launches);
-        (commands, None, timers)
-    }
-
-    fn encode_dispatches(&self, commands: &[&Command]) -> (wgpu::CommandBuffer, Option<Timing>) {
+    fn encode_part(&self, commands: &[&Command]) -> (wgpu::CommandBuffer, Option<Timing>) {
         let mut encoder = self.device.create_command_encoder(&Default::default());
-        let dispatches = commands.iter().filter(|c| matches!(c, Command::Dispatch { .. })).count();
-        let mut timing = self.profile.timing(&self.device, dispatches);
+        let is_timed = |c: &&&Command| matches!(c, Command::Dispatch { .. } | Command::Launch(_));
+        let mut timing = self.profile.timing(&self.device, commands.iter().filter(is_timed).count());
+        self.record(&mut encoder, commands, &mut timing);
+        if let Some(timing) = &timing {
+            timing.resolve(&mut encoder);
+        }
+        (encoder.finish(), timing)
+    }
+
+    /// Records commands in `encoder`, each between timestamps where they are timed.
+    pub(super) fn record(
+        &self,
+        encoder: &mut wgpu::CommandEncoder,
+        commands: &[&Command],
+        timing: &mut Option<Timing>,
+    ) {
         let mut commands = commands.iter().peekable();
         while let Some(command) = commands.next() {
             match command {
                 Command::Clear { buffer, bytes } => encoder.clear_buffer(buffer, 0, Some(*bytes)),
                 Command::Copy { from, to, bytes } => encoder.copy_buffer_to_buffer(from, 0, to, 0, *bytes),
-                Command::Launch(_) => unreachable!("launches have encoders of their own"),
+                Command::Launch(launch) => {
+                    let cuda = self.cuda.as_ref().expect("kernels for CUDA were chosen where there is CUDA");
+                    let timer = timing.as_mut().map(|t| t.next(launch.name.into(), launch.bytes));
+                    cuda.record(encoder, launch, timer);
+                }
                 Command::Dispatch { name, pipeline, bind_group, workgroups: [x, y, z], bytes } => {
                     let timestamp_writes = timing.as_mut().map(|t| t.next(name.clone(), *bytes));
                     let descriptor = wgpu::ComputePassDescriptor { label: None, timestamp_writes };
@@ -122,16 +114,12 @@ impl Gpu {
                 }
             }
         }
-        if let Some(timing) = &timing {
-            timing.resolve(&mut encoder);
-        }
-        (encoder.finish(), timing)
     }
 
     /// Submits encoded commands.
     pub(super) fn run(&self, encoded: Encoded) -> Submission {
         let submission = self.send(encoded.commands);
-        self.profile.keep(encoded.timings, encoded.timers);
+        self.profile.keep(encoded.timings);
         submission
     }
 
@@ -140,6 +128,6 @@ impl Gpu {
         for commands in encoded.commands {
             self.send(Some(commands));
         }
-        self.profile.keep(encoded.timings, encoded.timers);
+        self.profile.keep(encoded.timings);
     }
 }

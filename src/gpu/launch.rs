@@ -4,7 +4,6 @@ use std::ffi::CStr;
 use std::hash::{Hash, Hasher};
 
 use super::Gpu;
-use super::cuda::Timers;
 
 /// PTX text of a file in `shaders`, whose path the arguments make, with NUL at its end. Browsers have no CUDA, and do not download it.
 macro_rules! ptx {
@@ -56,6 +55,8 @@ pub struct Launch {
     pub blocks: [u32; 3],
     /// Threads of a block.
     pub threads: u32,
+    /// Bytes of dynamic shared memory of a block.
+    pub shared: u32,
     /// Bytes that it reads and writes, for a profile.
     pub bytes: u64,
 }
@@ -72,17 +73,17 @@ impl Launch {
     ) -> Launch {
         let bytes = buffers.iter().map(|(buffer, start)| buffer.size() - start).sum();
         let numbers = bytemuck::bytes_of(numbers).to_vec();
-        Launch { name, entry, buffers: buffers.to_vec(), numbers, blocks, threads, bytes }
+        Launch { name, entry, buffers: buffers.to_vec(), numbers, blocks, threads, shared: 0, bytes }
     }
 }
 
 impl Gpu {
     /// Whether CUDA's kernels can run on this device.
     pub fn has_cuda(&self) -> bool {
-        self.cuda.is_some()
+        self.cuda.as_ref().is_some_and(|cuda| cuda.runs_kernels())
     }
 
-    /// Multiprocessors of the GPU; 1 where CUDA's kernels do not run.
+    /// Multiprocessors of the GPU; 1 where it is not CUDA's device.
     pub fn multiprocessors(&self) -> usize {
         self.cuda.as_ref().map_or(1, |cuda| cuda.multiprocessors())
     }
@@ -92,17 +93,5 @@ impl Gpu {
         if let Some(Err(error)) = self.cuda.as_ref().map(|cuda| cuda.prepare(entry)) {
             self.report(error);
         }
-    }
-
-    /// Encodes `launches`. An error is reported as the device's own.
-    pub(super) fn encode_launches(&self, launches: &[&Launch]) -> (wgpu::CommandBuffer, Option<Timers>) {
-        let cuda = self.cuda.as_ref().expect("kernels for CUDA were chosen where there is CUDA");
-        let mut encoder = self.device.create_command_encoder(&Default::default());
-        let timers = cuda.record(&mut encoder, launches, self.profile.is_on());
-        let timers = timers.unwrap_or_else(|error| {
-            self.report(error);
-            None
-        });
-        (encoder.finish(), timers)
     }
 }

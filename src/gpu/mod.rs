@@ -9,7 +9,7 @@ mod command;
 #[cfg(has_cuda)]
 mod cuda;
 #[cfg(not(has_cuda))]
-#[path = "cuda/none.rs"]
+#[path = "no_cuda.rs"]
 mod cuda;
 mod error;
 mod host;
@@ -63,8 +63,7 @@ impl std::ops::Deref for Gpu {
 
 /// The device itself, whatever kernels it runs.
 pub struct Shared {
-    // These two are dropped before the device.
-    /// The device's side of CUDA's kernels.
+    /// CUDA's own device, where it is one.
     cuda: Option<cuda::Cuda>,
     profile: profile::Profile,
     device: wgpu::Device,
@@ -128,15 +127,8 @@ impl Gpu {
             ..Default::default()
         };
         let refused = |source| GpuError::Refused { adapter: info.name.clone(), source };
-        let with_cuda =
-            matrices.filter(|m| m.edge == 16).and_then(|_| cuda::Cuda::open(&adapter, &descriptor));
-        let (device, queue, cuda) = match with_cuda {
-            Some((device, queue, cuda)) => (device, queue, Some(cuda)),
-            None => {
-                let (device, queue) = adapter.request_device(&descriptor).await.map_err(refused)?;
-                (device, queue, None)
-            }
-        };
+        let (device, queue) = adapter.request_device(&descriptor).await.map_err(refused)?;
+        let cuda = cuda::Cuda::of(&adapter, &device);
         let errors = error::watch(&device);
         let unused = device.create_buffer(&wgpu::BufferDescriptor {
             label: Some("unused"),
@@ -226,6 +218,12 @@ impl Gpu {
         self.left.store(submission, Ordering::Relaxed);
     }
 
+    /// The device of wgpu and its queue, for tests of a shader alone.
+    #[doc(hidden)]
+    pub fn raw(&self) -> (&wgpu::Device, &wgpu::Queue) {
+        (&self.device, &self.queue)
+    }
+
     /// Submits commands.
     fn send(&self, commands: impl IntoIterator<Item = wgpu::CommandBuffer>) -> Submission {
         let left = self.left.load(Ordering::Relaxed);
@@ -240,8 +238,7 @@ impl Gpu {
 
     /// Bytes allocated on the device now, if the backend counts them.
     pub fn allocated_bytes(&self) -> Option<u64> {
-        let shared = self.cuda.as_ref().map_or(0, cuda::Cuda::allocated_bytes);
-        self.device.generate_allocator_report().map(|report| report.total_allocated_bytes + shared)
+        self.device.generate_allocator_report().map(|report| report.total_allocated_bytes)
     }
 
     /// Bytes that one binding may span. It decides how matrices are tiled.

@@ -3,19 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use super::cuda::Timers;
 use super::{Gpu, GpuError};
 
 /// The timings that [`Gpu::start_profile`] collects.
 #[derive(Default)]
-pub(super) struct Profile(Mutex<Option<Kept>>);
-
-/// The timings of dispatches, and those of launches of CUDA's kernels.
-#[derive(Default)]
-struct Kept {
-    timings: Vec<Timing>,
-    timers: Vec<Timers>,
-}
+pub(super) struct Profile(Mutex<Option<Vec<Timing>>>);
 
 /// The queries of one encoder, in one or more sets.
 pub(super) struct Timing {
@@ -23,7 +15,7 @@ pub(super) struct Timing {
     kernels: Vec<(Arc<str>, u64)>, // name, and bytes of the bound buffers
 }
 
-/// The dispatches of one kernel.
+/// The dispatches, or launches, of one kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct KernelTime {
     /// Number of dispatches.
@@ -32,14 +24,6 @@ pub struct KernelTime {
     pub seconds: f64,
     /// Bytes of the bound buffers, each counted once per dispatch: the traffic of a kernel that touches all of them once.
     pub bytes: u64,
-}
-
-impl KernelTime {
-    fn add(&mut self, bytes: u64, seconds: f64) {
-        self.dispatches += 1;
-        self.bytes += bytes;
-        self.seconds += seconds;
-    }
 }
 
 /// Dispatches of one query set: WebGPU allows 4096 queries.
@@ -74,10 +58,9 @@ impl Profile {
     }
 
     /// Keeps queries until the profile is read.
-    pub fn keep(&self, timings: Vec<Timing>, timers: Vec<Timers>) {
+    pub fn keep(&self, timings: Vec<Timing>) {
         if let Some(kept) = self.0.lock().expect("lock is not poisoned").as_mut() {
-            kept.timings.extend(timings);
-            kept.timers.extend(timers);
+            kept.extend(timings);
         }
     }
 }
@@ -110,7 +93,7 @@ impl Gpu {
 
     /// Times every dispatch from now on.
     pub fn start_profile(&self) {
-        *self.profile.0.lock().expect("lock is not poisoned") = Some(Kept::default());
+        *self.profile.0.lock().expect("lock is not poisoned") = Some(Vec::new());
     }
 
     /// Stops timing. Returns the times by kernel name.
@@ -118,15 +101,14 @@ impl Gpu {
         let kept = self.profile.0.lock().expect("lock is not poisoned").take().unwrap_or_default();
         let period = f64::from(self.queue.get_timestamp_period()) * 1e-9;
         let mut times: BTreeMap<String, KernelTime> = BTreeMap::new();
-        for (kernel, bytes, ticks) in kept.timers.iter().flat_map(Timers::read) {
-            times.entry(kernel.into()).or_default().add(bytes, ticks as f64 * period);
-        }
-        for timing in kept.timings {
+        for timing in kept {
             for ((_, results), kernels) in timing.sets.iter().zip(timing.kernels.chunks(SET)) {
                 let stamps = self.read::<[u64; 2]>(results, kernels.len()).await?;
                 for ((kernel, bytes), [begin, end]) in kernels.iter().zip(stamps) {
-                    let seconds = end.saturating_sub(begin) as f64 * period;
-                    times.entry(kernel.to_string()).or_default().add(*bytes, seconds);
+                    let time = times.entry(kernel.to_string()).or_default();
+                    time.dispatches += 1;
+                    time.bytes += bytes;
+                    time.seconds += end.saturating_sub(begin) as f64 * period;
                 }
             }
         }

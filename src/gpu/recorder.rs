@@ -219,7 +219,7 @@ impl<'g> Recorder<'g> {
             panic!("only a recording made by Recorder::lasting is kept");
         };
         self.gpu.queue.write_buffer(params, 0, &self.params);
-        Recording { commands: self.commands }
+        Recording { commands: self.commands, graph: Default::default() }
     }
 
     fn submit_recorded(&mut self) -> Submission {

@@ -1,9 +1,11 @@
 //! Work that is recorded once and submitted many times: decoding submits the same work for each token.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::command::{Command, Encoded};
+use super::cuda::Graph;
 use super::{Gpu, GpuError};
 
 /// Commands of a submission's first part. The device runs it while the host submits the others, which takes some 200 µs for a token of e2b.
@@ -17,6 +19,8 @@ const POLLED: Duration = Duration::from_millis(1);
 /// Commands with their pipelines and bindings. Values that change from one submission to the next lie in buffers.
 pub struct Recording {
     pub(super) commands: Vec<Command>,
+    /// The commands as one, once they were submitted to CUDA's device.
+    pub(super) graph: OnceLock<Graph>,
 }
 
 impl Recording {
@@ -48,7 +52,25 @@ impl Gpu {
 
     /// Encodes recordings, one after the other.
     pub fn prepare(&self, recordings: &[&Recording]) -> Prepared {
+        if self.cuda.is_some() && !self.profile.is_on() {
+            return Prepared(Encoded::from(self.encode_graphs(recordings)));
+        }
         Prepared(self.encode(&mut recordings.iter().flat_map(|r| &r.commands), FIRST_COMMANDS))
+    }
+
+    /// Encodes recordings for CUDA's device.
+    fn encode_graphs(&self, recordings: &[&Recording]) -> wgpu::CommandBuffer {
+        let cuda = self.cuda.as_ref().expect("it is CUDA's device");
+        let encoder = self.device.create_command_encoder(&Default::default());
+        for recording in recordings {
+            let graph = recording.graph.get_or_init(|| {
+                let mut all = self.device.create_command_encoder(&Default::default());
+                self.record(&mut all, &recording.commands.iter().collect::<Vec<_>>(), &mut None);
+                cuda.graph(&all)
+            });
+            cuda.replay(&encoder, graph);
+        }
+        encoder.finish()
     }
 
     /// Submits encoded recordings, part after part: the device starts with the first.

@@ -11,7 +11,7 @@ use crate::gpu::{Gpu, GpuError, Recorder};
 use crate::ops::Rows;
 use crate::ops::act::Act;
 use crate::ops::attention::coop16_backward::{self, ScoreScratch};
-use crate::ops::linear::cuda::Fragments;
+use crate::ops::linear::cuda::Panels;
 use crate::ops::pass::{Operands, Scratch};
 
 /// Some of a micro-batch's tokens.
@@ -245,8 +245,8 @@ impl Activations {
             0 => None,
             operand => {
                 let operands = Operands::new(gpu, plan.tokens, operand, operand, plan.shapes.u)?;
-                let fragments = plan.shapes.fragments.map(|bytes| Fragments::new(gpu, bytes)).transpose()?;
-                Some(operands.with_fragments(fragments))
+                let panels = plan.shapes.panels.map(|bytes| Panels::new(gpu, bytes)).transpose()?;
+                Some(operands.with_panels(panels))
             }
         };
         let scratch = Scratch {

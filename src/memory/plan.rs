@@ -3,7 +3,7 @@
 use super::experts::{ExpertActs, ExpertScratch, Offloaded};
 use super::keep::{Kept, LayerCosts, Recompute, Shared, choose};
 use super::lend::Lent;
-use super::logits::{self, LongFragments};
+use super::logits::{self, LongPanels};
 use super::storage::Storages;
 use super::table::{self, Entry, Own, Saved, Span, TABLE, TEMPS, Temp};
 use super::widths::LayerWidths;
@@ -60,8 +60,8 @@ pub struct Shapes {
     pub masked: usize,
     /// Columns of an operand that is packed for a product; 0 where products read f32.
     pub operand: usize,
-    /// Bytes of the fragments of products that run in CUDA, where any does.
-    pub fragments: Option<u64>,
+    /// Bytes of the panels of products that run in CUDA, where any does.
+    pub panels: Option<u64>,
     /// Whether the output projection is one of these products.
     pub long_head: bool,
 }
@@ -112,7 +112,7 @@ impl Plan {
         let with = |chunk: usize, long_head: Option<u64>| {
             Planner::new(gpu, demand, passes, chunk.next_multiple_of(64).min(tokens), long_head).plan()
         };
-        let long = LongFragments::of(gpu, demand.config, passes);
+        let long = LongPanels::of(gpu, demand.config, passes);
         let Recompute::Within(limit) = passes.recompute else { return with(demand.chunk, long.worthwhile) };
         let mut chunk = demand.chunk.min(tokens);
         loop {
@@ -169,10 +169,10 @@ impl<'a> Planner<'a> {
         let wide = narrow.max(of_chunk(widest.ffn));
         let widths = [widest.width, mixers, widest.ffn];
         let head = long_head.unwrap_or(0);
-        let fragments = cuda::fragment_bytes(gpu, tokens, widths, demand.u_width, head);
+        let panels = cuda::panel_bytes(gpu, tokens, widths, demand.u_width, head);
         let of_experts = widest.experts.as_ref().and_then(|shape| {
             let (rank, room) = (widest.experts_rank(), passes.recompute.memory() / 32);
-            cuda::grouped::fragment_bytes(gpu, chunk, shape, widest.width, rank, room)
+            cuda::grouped::panel_bytes(gpu, chunk, shape, widest.width, rank, room)
         });
         let shapes = Shapes {
             u: demand.u_width,
@@ -182,7 +182,7 @@ impl<'a> Planner<'a> {
                 (true, false) => narrow, // the widest operands are stored as tiles
                 (true, true) => wide,
             },
-            fragments: fragments.max(of_experts),
+            panels: panels.max(of_experts),
             long_head: long_head.is_some(),
         };
         let reach = |l: &LayerConfig| l.window.map_or(tokens, |window| window.min(tokens));
@@ -294,7 +294,7 @@ impl<'a> Planner<'a> {
             false => 0,
         };
         Operands::bytes(tokens, operand, operand, self.shapes.u)
-            + self.shapes.fragments.unwrap_or(0)
+            + self.shapes.panels.unwrap_or(0)
             + Operands::bytes(self.head_rows(), config.width, config.vocab, 0)
             + attention
     }

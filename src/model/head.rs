@@ -31,7 +31,7 @@ pub struct Losses<'a> {
 }
 
 impl Head {
-    /// Buffers for chunks of `plan.head_rows` rows; `scratch` is that of the layers, whose fragments it shares.
+    /// Buffers for chunks of `plan.head_rows` rows; `scratch` is that of the layers, whose panels it shares.
     pub fn new(gpu: &Gpu, model: &Model, plan: &Plan, scratch: &Scratch) -> Result<Head, GpuError> {
         let (rows, width, vocab) = (plan.head_rows, model.config().width, model.config().vocab);
         let act = |label: &str| Ok::<Act, GpuError>(Rows::new(gpu, label, rows, width)?.into());
@@ -39,7 +39,7 @@ impl Head {
             None => None,
             Some(all) => {
                 let operands = Operands::new(gpu, rows, width, vocab, 0)?;
-                Some(operands.with_fragments(all.fragments.clone()))
+                Some(operands.with_panels(all.panels.clone()))
             }
         };
         Ok(Head {

@@ -3,7 +3,7 @@
 use crate::gpu::{Gpu, GpuError, Recorder};
 use crate::ops::Rows;
 use crate::ops::attention::coop16_backward;
-use crate::ops::linear::cuda::Fragments;
+use crate::ops::linear::cuda::Panels;
 use crate::ops::pack::{Packed, packed_bytes};
 
 /// One pass over some tokens of a micro-batch: where its commands go, and the scratch that its ops share.
@@ -59,11 +59,11 @@ pub struct Operands {
     /// `z` or `u` `[T, Σ R]`.
     pub thin: Packed,
     /// Weights of long products; `None` where none run in CUDA.
-    pub fragments: Option<Fragments>,
+    pub panels: Option<Panels>,
 }
 
 impl Operands {
-    /// Room for `rows` rows of `input` and `gradient` columns, with adapters of `thin` columns in all, without fragments.
+    /// Room for `rows` rows of `input` and `gradient` columns, with adapters of `thin` columns in all, without panels.
     pub fn new(
         gpu: &Gpu,
         rows: usize,
@@ -72,7 +72,7 @@ impl Operands {
         thin: usize,
     ) -> Result<Operands, GpuError> {
         Ok(Operands {
-            fragments: None,
+            panels: None,
             x: Packed::new(gpu, "packed input", rows, input)?,
             dy: Packed::new(gpu, "packed gradient", rows, gradient)?,
             thin: Packed::new(gpu, "packed z", rows, thin)?,
@@ -85,15 +85,15 @@ impl Operands {
         packed_bytes(rows, input) + packed_bytes(rows, gradient) + packed_bytes(rows, thin) + factors
     }
 
-    /// The operands with memory for fragments.
-    pub fn with_fragments(self, fragments: Option<Fragments>) -> Operands {
-        Operands { fragments, ..self }
+    /// The operands with memory for panels.
+    pub fn with_panels(self, panels: Option<Panels>) -> Operands {
+        Operands { panels, ..self }
     }
 
     /// A view of the memory laid out for `rows` rows.
     pub fn for_rows(&self, rows: usize) -> Operands {
         let (x, dy, thin) = (self.x.for_rows(rows), self.dy.for_rows(rows), self.thin.for_rows(rows));
-        Operands { x, dy, thin, fragments: self.fragments.clone() }
+        Operands { x, dy, thin, panels: self.panels.clone() }
     }
 }
 

@@ -1,12 +1,12 @@
 //! Long products by CUDA's kernel: every format, odd sizes, rows from 2^-40 to 2^40, adapters, matrices in parts, sums of several
-//! products. And the fragments that it reads, which every device can make that computes in f16.
+//! products. And the panels that it reads, which every device can make that computes in f16.
 
 use half::f16;
 use pollster::block_on;
 use rullama_train::base::formats::GgmlType;
 use rullama_train::gpu::Gpu;
 use rullama_train::ops::linear::coop16::LowRank;
-use rullama_train::ops::linear::cuda::{self, Fragments, Way, product_bytes};
+use rullama_train::ops::linear::cuda::{self, Panels, Way, product_bytes};
 use rullama_train::ops::pack::Packed;
 use rullama_train::reference;
 
@@ -23,13 +23,13 @@ const CASES: [(usize, usize, usize, Option<usize>); 5] = [
     (515, 1, 516, Some(16)),
 ];
 
-fn fragments(gpu: &Gpu, n: usize, k: usize) -> Result<Fragments, libtest_mimic::Failed> {
-    Ok(Fragments::new(gpu, product_bytes(n, k, 96))?)
+fn panels(gpu: &Gpu, n: usize, k: usize) -> Result<Panels, libtest_mimic::Failed> {
+    Ok(Panels::new(gpu, product_bytes(n, k, 96))?)
 }
 
 /// Room for 128 rows of the matrix only.
-fn in_parts(gpu: &Gpu, n: usize, k: usize) -> Result<Fragments, libtest_mimic::Failed> {
-    Ok(Fragments::new(gpu, product_bytes(128, k, 0) + product_bytes(n.max(k), 96, 0))?)
+fn in_parts(gpu: &Gpu, n: usize, k: usize) -> Result<Panels, libtest_mimic::Failed> {
+    Ok(Panels::new(gpu, product_bytes(128, k, 0) + product_bytes(n.max(k), 96, 0))?)
 }
 
 /// `y = x·Wᵀ + s·z·Bᵀ`, and without the adapter in parts.
@@ -57,7 +57,7 @@ pub fn forward(gpu: &Gpu) -> Outcome {
                 expected = sum(&expected, &scaled(0.75, &term));
                 LowRank { z: &packed_z, z_offset: 16, matrix: &held.param, first_row: 0, rank, scale: 0.75 }
             });
-            let (whole, parts) = (fragments(gpu, n, k)?, in_parts(gpu, n, k)?);
+            let (whole, parts) = (panels(gpu, n, k)?, in_parts(gpu, n, k)?);
             run(gpu, |rec| {
                 cuda::forward(rec, &whole, y.view(), &x, &weight, 1.0, lora.as_ref(), t);
                 cuda::forward(rec, &parts, plain.view(), &x, &weight, 1.0, None, t);
@@ -99,7 +99,7 @@ pub fn backward(gpu: &Gpu) -> Outcome {
                 expected = sum(&expected, &reference::linear::backward(&wide(&u), &own, k));
                 LowRank { z: &packed_u, z_offset: 0, matrix: &held.param, first_row: 16, rank, scale: 1.0 }
             });
-            let (whole, parts) = (fragments(gpu, n, k)?, in_parts(gpu, n, k)?);
+            let (whole, parts) = (panels(gpu, n, k)?, in_parts(gpu, n, k)?);
             run(gpu, |rec| {
                 cuda::backward(rec, &whole, dx.view(), &dy, &weight, 1.0, lora.as_ref(), t, accumulate);
                 cuda::backward(rec, &parts, dx.view(), &dy, &weight, 1.0, None, t, true);
@@ -121,11 +121,11 @@ pub fn split(gpu: &Gpu) -> Outcome {
     let x = packed(gpu, &Block::input(gpu, (4, 8), k, &x), k, t)?;
     let (z_rows, held) = (Block::input(gpu, (4, 8), rank, &z), Held::new(gpu, rank, &b));
     let (packed_z, y) = (Packed::new(gpu, "test", t, rank)?, Block::output(gpu, (8, 4), n, t));
-    let fragments = fragments(gpu, n, k)?;
+    let panels = panels(gpu, n, k)?;
     run(gpu, |rec| {
         packed_z.pack_alike(rec, z_rows.view(), rank, t, &x);
         let lora = LowRank { z: &packed_z, z_offset: 0, matrix: &held.param, first_row: 0, rank, scale: 1.0 };
-        cuda::forward(rec, &fragments, y.view(), &x, &weight, 1.0, Some(&lora), t);
+        cuda::forward(rec, &panels, y.view(), &x, &weight, 1.0, Some(&lora), t);
     })?;
     check.close("forward", n, &leveled(&y.read(gpu, "forward")?, n), &leveled(&expected, n))?;
 
@@ -134,14 +134,14 @@ pub fn split(gpu: &Gpu) -> Outcome {
     let before = rows(5, t, 256, true);
     let expected = sum(&expected, &wide(&before));
     let dy = packed(gpu, &Block::input(gpu, (4, 8), k, &dy), k, t)?;
-    let (dx, fragments) = (Block::in_out(gpu, (8, 4), 256, &before), self::fragments(gpu, k, 256)?);
-    run(gpu, |rec| cuda::backward(rec, &fragments, dx.view(), &dy, &weight_back.0, 1.0, None, t, true))?;
+    let (dx, panels) = (Block::in_out(gpu, (8, 4), 256, &before), self::panels(gpu, k, 256)?);
+    run(gpu, |rec| cuda::backward(rec, &panels, dx.view(), &dy, &weight_back.0, 1.0, None, t, true))?;
     check.close("backward", 256, &leveled(&dx.read(gpu, "backward")?, 256), &leveled(&expected, 256))?;
     check.done()
 }
 
-/// Fragments hold the matrix in f16, in the order of the first operand of `wgmma.m64n256k16`, and zeros behind it. Those of the adapter's
-/// matrix follow.
+/// Panels hold the matrix in f16, 64 rows and columns each, the sixteenths of a row swizzled, and zeros behind it. Those of the adapter's matrix
+/// follow.
 pub fn operands(gpu: &Gpu) -> Outcome {
     let z = Packed::new(gpu, "test", 1, 16)?;
     for ty in GgmlType::SUPPORTED {
@@ -155,46 +155,43 @@ pub fn operands(gpu: &Gpu) -> Outcome {
             let lora = |matrix, first_row| {
                 rank.map(|rank| LowRank { z: &z, z_offset: 0, matrix, first_row, rank, scale: 0.75 })
             };
-            let fragments = fragments(gpu, n, k)?;
+            let panels = panels(gpu, n, k)?;
             let (mut forward, mut backward) = (0, 0);
             run(gpu, |rec| {
                 let b = lora(&held_b.param, 0);
-                forward = cuda::prepare(rec, &fragments, Way::Forward, &weight, 0.5, b.as_ref());
+                forward = cuda::prepare(rec, &panels, Way::Forward, &weight, 0.5, b.as_ref());
             })?;
-            expect(gpu, &format!("W of {ty:?}"), (&fragments, 0), [n, k], |row, col| 0.5 * w[row * k + col])?;
+            expect(gpu, &format!("W of {ty:?}"), (&panels, 0), [n, k], |row, col| 0.5 * w[row * k + col])?;
             let of_b = |row, col| 0.75 * f64::from(b[row * own + col]);
-            expect(gpu, &format!("B beside {ty:?}"), (&fragments, forward), [n, rank.unwrap_or(0)], of_b)?;
+            expect(gpu, &format!("B beside {ty:?}"), (&panels, forward), [n, rank.unwrap_or(0)], of_b)?;
             run(gpu, |rec| {
                 let a = lora(&held_a.param, 16);
-                backward = cuda::prepare(rec, &fragments, Way::Backward, &weight, 2.0, a.as_ref());
+                backward = cuda::prepare(rec, &panels, Way::Backward, &weight, 2.0, a.as_ref());
             })?;
-            expect(gpu, &format!("Wᵀ of {ty:?}"), (&fragments, 0), [k, n], |row, col| {
-                2.0 * w[col * k + row]
-            })?;
+            expect(gpu, &format!("Wᵀ of {ty:?}"), (&panels, 0), [k, n], |row, col| 2.0 * w[col * k + row])?;
             let of_a = |row, col| 0.75 * f64::from(a[(16 + col) * k + row]);
-            expect(gpu, &format!("Aᵀ beside {ty:?}"), (&fragments, backward), [k, rank.unwrap_or(0)], of_a)?;
+            expect(gpu, &format!("Aᵀ beside {ty:?}"), (&panels, backward), [k, rank.unwrap_or(0)], of_a)?;
         }
     }
     Ok(())
 }
 
-/// Compares the fragments of a matrix `[rows, summed]`, from a byte on, with values.
+/// Compares the panels of a matrix `[rows, summed]`, from a byte on, with values.
 fn expect(
     gpu: &Gpu,
     name: &str,
-    (fragments, start): (&Fragments, u64),
+    (panels, start): (&Panels, u64),
     [rows, summed]: [usize; 2],
     value: impl Fn(usize, usize) -> f64,
 ) -> Outcome {
-    let found: Vec<u16> = block_on(gpu.read(fragments.buffer(), fragments.buffer().size() as usize / 2))?;
-    let steps = summed.div_ceil(16);
+    let found: Vec<u16> = block_on(gpu.read(panels.buffer(), panels.buffer().size() as usize / 2))?;
+    let across = summed.div_ceil(64);
     for (row, col) in
-        (0..rows.next_multiple_of(128)).flat_map(|row| (0..16 * steps).map(move |col| (row, col)))
+        (0..rows.next_multiple_of(64)).flat_map(|row| (0..64 * across).map(move |col| (row, col)))
     {
-        let thread = row % 64 / 16 * 32 + row % 8 * 4 + col % 8 / 2;
-        let register = row % 16 / 8 + col % 16 / 8 * 2;
+        let eight = ((col / 8) ^ row) % 8;
         let at =
-            start as usize / 2 + ((row / 64 * steps + col / 16) * 128 + thread) * 8 + register * 2 + col % 2;
+            start as usize / 2 + (row / 64 * across + col / 64) * 4096 + row % 64 * 64 + eight * 8 + col % 8;
         let found = f16::from_bits(found[at]).to_f64();
         let value = if row < rows && col < summed { value(row, col) } else { 0.0 };
         if (found - value).abs() > value.abs() / 1024.0 + 1e-7 {

@@ -37,7 +37,7 @@ fn read_all(@builtin(global_invocation_id) id: vec3<u32>) {
 
 /// Every value of a matrix, read in f16.
 pub fn values(gpu: &Gpu) -> Outcome {
-    let (device, queue) = pollster::block_on(open(gpu))?;
+    let (device, queue) = gpu.raw();
     let mut check = Check::new("readers in f16", HALF);
     for ty in GgmlType::SUPPORTED {
         let blocks = random_blocks(ty, ROWS * COLS / ty.block_len(), 5);
@@ -46,20 +46,10 @@ pub fn values(gpu: &Gpu) -> Outcome {
         let reader = [format!("formats/{}", op::reader(ty)), half.unwrap_or("formats/half/any").to_string()];
         let [reader, half] = reader.map(|name| expand(&name, &[], &[]));
         let text = [HEAD, &reader, &half, KERNEL].concat();
-        let found = run(&device, &queue, &text, &to_planes(ty, ROWS, &blocks))?;
+        let found = run(device, queue, &text, &to_planes(ty, ROWS, &blocks))?;
         check.close(&ty.name(), COLS, &wide(&found), &wide(&dequantize(ty, &blocks)))?;
     }
     check.done()
-}
-
-/// A device without the limits and the kernels of the program.
-async fn open(gpu: &Gpu) -> Result<(wgpu::Device, wgpu::Queue), Failed> {
-    let instance = wgpu::Instance::new(wgpu::InstanceDescriptor::new_without_display_handle());
-    let adapters = instance.enumerate_adapters(wgpu::Backends::all()).await;
-    let adapter =
-        adapters.into_iter().find(|a| a.get_info().name == gpu.device_name()).ok_or("the same device")?;
-    let required_features = wgpu::Features::SHADER_F16;
-    Ok(adapter.request_device(&wgpu::DeviceDescriptor { required_features, ..Default::default() }).await?)
 }
 
 fn run(device: &wgpu::Device, queue: &wgpu::Queue, text: &str, weight: &[u8]) -> Result<Vec<f32>, Failed> {

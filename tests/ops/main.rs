@@ -143,7 +143,7 @@ const CASES: [Case; 124] = [
     case("linear", "forward", CUDA, cuda::forward),
     case("linear", "backward", CUDA, cuda::backward),
     case("linear", "split sums", CUDA, cuda::split),
-    case("linear", "fragments of weights", PACKED, cuda::operands),
+    case("linear", "panels of weights", PACKED, cuda::operands),
     case("linear", "forward, sums split", PLAIN, |gpu| split(gpu, |gpu| linear::forward(gpu, COMMON))),
     case("linear", "forward, sums split", COOP8, |gpu| split(gpu, |gpu| linear::forward_in_f16(gpu, COMMON))),
     case("linear", "forward, sums split", COOP16, |gpu| split(gpu, coop::forward)),

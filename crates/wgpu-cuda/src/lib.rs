@@ -42,7 +42,6 @@ pub use adapter::{adapters, capability, multiprocessors};
 pub use driver::CudaError;
 pub use graph::{Graph, graph, replay};
 pub use launch::{RawLaunch, launch, prepare};
-pub use stamps::elapsed;
 
 /// The reason why CUDA cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]

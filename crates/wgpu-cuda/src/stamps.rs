@@ -91,15 +91,3 @@ impl c::QuerySetInterface for Queries {
 pub fn stamps(set: &c::DispatchQuerySet) -> Arc<Stamps> {
     set.as_custom::<Queries>().expect("a query set of CUDA").0.clone()
 }
-
-/// Nanoseconds between two timestamps of a query set, after waiting for the second.
-///
-/// # Panics
-/// If the query set is not of this crate's device.
-pub fn elapsed(set: &wgpu::QuerySet, from: u32, to: u32) -> u64 {
-    let set = &set.as_custom::<Queries>().expect("a query set of CUDA").0;
-    set.state.current();
-    // SAFETY: the event is this device's.
-    unsafe { (set.state.driver.event_wait)(set.event(to)) };
-    set.between(from, to)
-}

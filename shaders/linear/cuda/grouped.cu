@@ -10,8 +10,8 @@ struct Arguments {
     const uint32_t* firsts;     // first tile of each expert [E]
     const uint32_t* choices;    // choice of each row, NONE in rows that fill a tile
     Numbers n;                  // `rows` and the parts are not used
-    uint32_t first_expert;      // whose fragments come first
-    uint32_t experts;           // whose fragments there are, at most 256
+    uint32_t first_expert;      // whose panels come first
+    uint32_t experts;           // whose panels there are, at most 256
     uint32_t tile;              // rows of a tile, a multiple of 16: an expert's rows fill whole ones
     uint32_t used;              // choices of a token
 };
@@ -21,7 +21,7 @@ template <bool OF_TOKENS>
 struct ByExpert {
     static constexpr bool GATHERS = OF_TOKENS;
     const Arguments& a;
-    const uint32_t* begins;         // tiles of 256 tokens before each expert, and of all
+    const uint32_t* begins;         // tiles of 128 tokens before each expert, and of all
     __device__ __forceinline__ uint32_t across() const { return (a.n.columns + COLUMNS - 1) / COLUMNS; }
     __device__ __forceinline__ uint32_t count() const { return across() * begins[a.experts]; }
     __device__ __forceinline__ uint32_t source(const Tile& tile, uint32_t row) const {
@@ -38,11 +38,9 @@ struct ByExpert {
         }
         uint32_t expert = a.first_expert + low, down = begins[low + 1] - begins[low], rest = index - begins[low] * across;
         uint32_t row = a.firsts[expert] * a.tile, rows = (a.counts[expert] + a.tile - 1) / a.tile * a.tile;
-        return Tile{rest / down * COLUMNS, row + rest % down * TOKENS, row + rows, 0, 0, a.n.steps + a.n.low_steps, low};
+        return Tile{rest / down * COLUMNS, row + rest % down * TOKENS, row + rows, 0, 0, all_stages(a.n), low};
     }
 };
-
-constexpr int ALL_BYTES = BYTES + (2 * EXPERTS + 1) * 4;
 
 template <bool OF_TOKENS>
 __device__ __forceinline__ void run_grouped(const Arguments& a, char* memory) {
@@ -58,18 +56,18 @@ __device__ __forceinline__ void run_grouped(const Arguments& a, char* memory) {
         for (uint32_t i = 0; i < threadIdx.x; i++) before += own[i];
         begins[threadIdx.x] = before;
     }
-    begin(base);
+    begin<ByExpert<OF_TOKENS>>(base);
     run(a.o, a.n, ByExpert<OF_TOKENS>{a, begins}, base);
 }
 
 // x holds the rows of y.
 extern "C" __global__ void __launch_bounds__(384, 1) grouped(const __grid_constant__ Arguments a) {
-    __shared__ __align__(1024) char memory[ALL_BYTES];
+    extern __shared__ __align__(1024) char memory[];
     run_grouped<false>(a, memory);
 }
 
 // x holds the rows of the tokens: every row of y reads that of its choice's token.
 extern "C" __global__ void __launch_bounds__(384, 1) gathered(const __grid_constant__ Arguments a) {
-    __shared__ __align__(1024) char memory[ALL_BYTES];
+    extern __shared__ __align__(1024) char memory[];
     run_grouped<true>(a, memory);
 }

@@ -1,19 +1,16 @@
 // y = factors·(x·Wᵀ + z·Bᵀ), and its mirror dx = factors·(dy·W + u·A), by the matrix instructions of NVIDIA's GPUs of compute
 // capability 9.0: with one matrix (whole.cu), or with that of each row's expert (grouped.cu).
 //
-// A block computes 128 columns of y for 256 tokens at a time, as yᵀ = W·xᵀ: W is the first operand of wgmma, from registers, and x the
-// second, from shared memory. Four warps copy 16 steps of x at a time, five such stages ahead; two warpgroups multiply 64 columns each.
-// They read W as fragments (shaders/linear/fragments.wgsl), straight from memory.
-//
-// Vulkan's queues give a block 48 KiB of shared memory.
+// A block computes 256 columns of y for 128 tokens at a time. x is the first operand of wgmma, from registers, and W the second, from shared
+// memory. One warp copies 64 steps of both at a time, three such stages ahead; two warpgroups multiply 64 tokens each.
 #include <stdint.h>
 
 // Twin of the buffers of a product in src/ops/linear/cuda/mod.rs.
 struct Operands {
     const char* x;          // x or dy [K/16, T/16, 16, 16], f16
     const char* z;          // z or u, likewise
-    const char* w;          // fragments of W or Wᵀ
-    const char* low;        // fragments of B or Aᵀ
+    const char* w;          // panels of W or Wᵀ (shaders/linear/panels.wgsl)
+    const char* low;        // panels of B or Aᵀ
     const float* factors;   // undoes the scaling of the rows of x and z [T]
     float* y;               // [T, stride]
 };
@@ -28,16 +25,15 @@ struct Numbers {
     uint32_t tiles;         // matrices from one column of x's to the next
     uint32_t z_tiles;
     uint32_t accumulate;    // 1: add to y
-    uint32_t part_steps;    // sixteenths in one part of the sum
+    uint32_t part_stages;   // stages in one part of the sum
     uint32_t parts;         // results of y's shape, one behind the other
 };
 
-constexpr int COLUMNS = 128, TOKENS = 256, STAGES = 5;
-constexpr int STAGE = TOKENS * 32, FRAGMENT = 2048;         // bytes of 16 steps: of x, and of 64 columns of W
-constexpr int FACTORS = STAGES * STAGE, BARRIERS = FACTORS + 2 * TOKENS * 4;
-constexpr int BYTES = BARRIERS + STAGES * 16;               // of shared memory
+constexpr int COLUMNS = 256, TOKENS = 128, SLICES = 4, STAGES = 4;
+constexpr int SLICE = TOKENS * 32, PANEL = 64 * 128;        // bytes of 16 steps of x, and of 64 steps of 64 columns of W
+constexpr int W = SLICES * SLICE, STAGE = W + COLUMNS / 64 * PANEL;
+constexpr int BARRIERS = STAGES * STAGE, BYTES = BARRIERS + STAGES * 16;    // of shared memory
 constexpr uint32_t NONE = ~0u;
-constexpr int AHEAD = 4;                                    // fragments that are loaded together
 
 __device__ __forceinline__ void barrier_init(uint32_t b, uint32_t count) {
     asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(b), "r"(count) : "memory");
@@ -45,25 +41,32 @@ __device__ __forceinline__ void barrier_init(uint32_t b, uint32_t count) {
 __device__ __forceinline__ void arrive(uint32_t b) {
     asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(b) : "memory");
 }
+// Arrives, and lets the barrier wait for so many bytes too.
+__device__ __forceinline__ void expect(uint32_t b, uint32_t bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(b), "r"(bytes) : "memory");
+}
 __device__ __forceinline__ void wait(uint32_t b, uint32_t parity) {
     asm volatile(
         "{\n.reg .pred p;\nL: mbarrier.try_wait.parity.shared.b64 p, [%0], %1;\n@p bra D;\nbra L;\nD:\n}" ::"r"(b), "r"(parity)
         : "memory");
 }
-// Describes x in shared memory: rows of 32 bytes whose halves change places in every second four, 8 rows 256 bytes apart.
-__device__ __forceinline__ uint64_t operand(uint32_t at) {
-    return (uint64_t)((at & 0x3ffff) >> 4) | (uint64_t)1 << 16 | (uint64_t)16 << 32 | (uint64_t)3 << 62;
+// Copies bytes that barrier `b` waits for.
+__device__ __forceinline__ void bulk(uint32_t to, const char* from, uint32_t bytes, uint32_t b) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from), "r"(bytes),
+                 "r"(b)
+                 : "memory");
 }
-__device__ __forceinline__ uint4 fragment(const char* from) {
-    uint4 v;
-    asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                 : "l"(from));
-    return v;
+// Copies 16 bytes, or zeros.
+__device__ __forceinline__ void copy(uint32_t to, const char* from, bool there) {
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(there ? 16 : 0) : "memory");
+}
+// Describes W in shared memory: rows of 128 bytes whose sixteenths are swizzled, 8 rows 1024 bytes apart.
+__device__ __forceinline__ uint64_t operand(uint32_t at) {
+    return (uint64_t)((at & 0x3ffff) >> 4) | (uint64_t)1 << 16 | (uint64_t)64 << 32 | (uint64_t)1 << 62;
 }
 
-// sums (+)= W·xᵀ for 64 columns, 256 tokens and 16 steps.
-__device__ __forceinline__ void multiply(float (&d)[128], const uint4& w, uint64_t x, int add) {
+// sums (+)= x·Wᵀ for 64 tokens, 256 columns and 16 steps.
+__device__ __forceinline__ void multiply(float (&d)[128], const uint32_t (&x)[4], uint64_t w, int add) {
     asm volatile(
         "{\n.reg .pred p;\nsetp.ne.b32 p, %133, 0;\n"
         "wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16 {"
@@ -90,162 +93,181 @@ __device__ __forceinline__ void multiply(float (&d)[128], const uint4& w, uint64
           "+f"(d[106]), "+f"(d[107]), "+f"(d[108]), "+f"(d[109]), "+f"(d[110]), "+f"(d[111]), "+f"(d[112]), "+f"(d[113]),
           "+f"(d[114]), "+f"(d[115]), "+f"(d[116]), "+f"(d[117]), "+f"(d[118]), "+f"(d[119]), "+f"(d[120]), "+f"(d[121]),
           "+f"(d[122]), "+f"(d[123]), "+f"(d[124]), "+f"(d[125]), "+f"(d[126]), "+f"(d[127])
-        : "r"(w.x), "r"(w.y), "r"(w.z), "r"(w.w), "l"(x), "r"(add));
+        : "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "l"(w), "r"(add));
 }
 
-// 256 tokens and 128 columns of y, and the steps of their sums. What lists the tiles of a product knows the row of x that belongs to a row of
-// y too (`source`, or NONE), and whether these differ (`GATHERS`).
+// 128 tokens and 256 columns of y, and the stages of their sums. What lists the tiles of a product knows the row of x that belongs to a row
+// of y too (`source`, or NONE), and whether these differ (`GATHERS`).
 struct Tile {
     uint32_t column, token, rows;   // the rows of y end before `rows`
-    uint32_t part, first, end;      // part of the sum, and its steps
-    uint32_t matrix;                // whose fragments it reads
+    uint32_t part, first, end;      // part of the sum, and its stages
+    uint32_t matrix;                // whose panels it reads
 };
 
-// Copies 16 bytes, or zeros.
-__device__ __forceinline__ void copy(uint32_t to, const char* from, bool there) {
-    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(there ? 16 : 0) : "memory");
+// 64 steps of the operands: of x and W, or of z and B.
+struct Stage {
+    const char *x, *w;
+    uint32_t tiles;                 // matrices from one column of x's to the next
+    uint32_t slice, valid;          // the first slice, and the slices that there are
+    uint32_t index, count;          // among the stages of its operands
+    bool low;
+    __device__ __forceinline__ Stage(const Operands& o, const Numbers& n, uint32_t i) {
+        uint32_t stages = (n.steps + SLICES - 1) / SLICES, low_stages = (n.low_steps + SLICES - 1) / SLICES;
+        low = i >= stages;
+        x = low ? o.z : o.x, w = low ? o.low : o.w, tiles = low ? n.z_tiles : n.tiles;
+        index = low ? i - stages : i, count = low ? low_stages : stages, slice = index * SLICES;
+        valid = min((low ? n.low_steps : n.steps) - slice, (uint32_t)SLICES);
+    }
+};
+
+// The stages of a product's sum.
+__device__ __forceinline__ uint32_t all_stages(const Numbers& n) {
+    return (n.steps + SLICES - 1) / SLICES + (n.low_steps + SLICES - 1) / SLICES;
 }
 
-// Copies every stage of every tile of this block: a thread takes a half of a row of every fourth matrix. Zeros stand for rows that x lacks.
+// Copies every stage of every tile of this block. One thread copies all but rows that are gathered: of these, each of 128 takes one, and zeros
+// stand for those that x lacks.
 template <class Tiles>
 __device__ __forceinline__ void feed(const Operands& o, const Numbers& n, const Tiles& tiles, uint32_t base) {
-    uint32_t stage = 0, phase = 1, own = threadIdx.x % 128, row = own / 2;
-    uint32_t to = row * 32 + ((own % 2 ^ (row / 4 & 1)) << 4);
+    uint32_t stage = 0, phase = 1, own = threadIdx.x % 128, panels = (n.columns + 63) / 64;
     for (uint32_t index = blockIdx.x, count = tiles.count(); index < count; index += gridDim.x) {
         Tile tile = tiles.at(index);
-        uint32_t end = (tile.rows + 15) & ~15u, there = end > tile.token + row ? end - tile.token - row : 0;
-        uint32_t sources[TOKENS / 64];
-#pragma unroll
-        for (uint32_t j = 0; j < TOKENS / 64; j++) sources[j] = Tiles::GATHERS ? tiles.source(tile, tile.token + row + j * 64) : 0;
+        uint32_t source = Tiles::GATHERS ? tiles.source(tile, tile.token + own) : 0;
         for (uint32_t i = tile.first; i < tile.end; i++) {
-            bool low = i >= n.steps;
-            size_t column = low ? (size_t)(i - n.steps) * n.z_tiles : (size_t)i * n.tiles;
-            bool gathers = Tiles::GATHERS && !low;
-            const char* from = (low ? o.z : o.x) + (gathers ? column * 512 + own % 2 * 16 : (column * 16 + tile.token) * 32 + own * 16);
-            uint32_t at = base + stage * STAGE + to, full = base + BARRIERS + stage * 16;
+            Stage s(o, n, i);
+            bool gathers = Tiles::GATHERS && !s.low;
+            uint32_t at = base + stage * STAGE, full = base + BARRIERS + stage * 16;
             wait(full + 8, phase);
+            if (own == 0) {
+                uint32_t bytes = gathers ? 0 : min(s.tiles * 16 - tile.token, (uint32_t)TOKENS) * 32;
+                expect(full, s.valid * bytes + COLUMNS / 64 * PANEL);
 #pragma unroll
-            for (uint32_t j = 0; j < TOKENS; j += 64) {
-                if (gathers)
-                    copy(at + j * 32, from + (sources[j / 64] != NONE ? sources[j / 64] * 32u : 0), sources[j / 64] != NONE);
-                else
-                    copy(at + j * 32, from + j * 32, j < there);
+                for (uint32_t j = 0; j < COLUMNS / 64; j++) {
+                    size_t panel = (size_t)tile.matrix * panels + min(tile.column / 64 + j, panels - 1);
+                    bulk(at + W + j * PANEL, s.w + (panel * s.count + s.index) * PANEL, PANEL, full);
+                }
+                for (uint32_t u = 0; u < s.valid && !gathers; u++)
+                    bulk(at + u * SLICE, s.x + ((size_t)(s.slice + u) * s.tiles * 16 + tile.token) * 32, bytes, full);
             }
-            asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(full) : "memory");
+            if (Tiles::GATHERS) {
+                for (uint32_t u = 0; u < s.valid && gathers; u++) {
+                    const char* from = s.x + ((size_t)(s.slice + u) * s.tiles * 16 + (source == NONE ? 0 : source)) * 32;
+                    copy(at + u * SLICE + own * 32, from, source != NONE);
+                    copy(at + u * SLICE + own * 32 + 16, from + 16, source != NONE);
+                }
+                asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(full) : "memory");
+            }
             if (++stage == STAGES) stage = 0, phase ^= 1;
         }
     }
     asm volatile("cp.async.wait_all;" ::: "memory");
 }
 
-// Two of a lane's values for two of the lane's whose number differs in bit `bit`: it keeps those of its own kind.
-__device__ __forceinline__ void exchange(float& first, float& second, uint32_t bit) {
-    bool upper = threadIdx.x & bit;
-    float got = __shfl_xor_sync(~0u, upper ? first : second, bit);
-    first = upper ? got : first, second = upper ? second : got;
-}
-
-// Stores the sums of a warpgroup: `column` is its first. Lanes exchange them, so that each stores four neighbouring columns of a token.
-__device__ __forceinline__ void leave(const Operands& o, const Numbers& n, const float (&d)[128], uint32_t factors, const Tile& tile,
-                                      uint32_t column) {
-    uint32_t own = threadIdx.x % 128, g = own % 32 / 4, t = own % 4;
-    uint32_t row = t * 2 + (g & 1);
-    column += own / 32 * 16 + (g >> 1 & 1) * 8 + g / 4 * 4;
-    uint32_t token = tile.token;
-    float* y = o.y + ((size_t)tile.part * n.rows + token + row) * n.stride + column;
-#pragma unroll
-    for (int j = 0; j < TOKENS; j += 8) {
-        float v[4] = {d[j / 2], d[j / 2 + 1], d[j / 2 + 2], d[j / 2 + 3]}, f;
-        exchange(v[0], v[1], 4), exchange(v[2], v[3], 4);
-        exchange(v[0], v[2], 8), exchange(v[1], v[3], 8);
-        asm volatile("ld.shared.f32 %0, [%1];" : "=f"(f) : "r"(factors + (row + j) * 4));
-        if (column >= n.columns || token + row + j >= tile.rows) continue;
-        float* at = y + (size_t)j * n.stride;
-        if (n.accumulate)
-            asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(at), "f"(v[0] * f), "f"(v[1] * f), "f"(v[2] * f),
-                         "f"(v[3] * f)
-                         : "memory");
-        else
-            *(float4*)at = float4{v[0] * f, v[1] * f, v[2] * f, v[3] * f};
-    }
-}
-
-// The loads and products of one tile.
+// A warpgroup's way through the stages.
 struct Sum {
-    const char *w, *low;    // this thread's part of the first fragments
-    uint32_t steps, first, end, base;
-    uint32_t stage = 0, phase = 0, before = STAGES;
+    uint32_t base, from, stage = 0, phase = 0, before = STAGES;
+    bool turned;
+    float d[128];
+    uint32_t x[SLICES][4];  // what this lane holds of 16 steps each
 
-    __device__ __forceinline__ void load(uint4 (&w4)[AHEAD], uint32_t i) const {
+    // Lanes read the halves of their rows in different orders, so that no two read from one bank.
+    __device__ __forceinline__ explicit Sum(uint32_t base) : base(base) {
+        uint32_t lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16 + lane % 16;
+        from = row * 32 + ((lane / 16 ^ (lane >> 2 & 1)) << 4), turned = lane >= 16;
+    }
+
+    __device__ __forceinline__ uint32_t full(uint32_t stage) const { return base + BARRIERS + stage * 16; }
+
+    // Loads x for slice `u`; zeros where there are only `valid` of them.
+    __device__ __forceinline__ void fetch(uint32_t stage, uint32_t u, uint32_t valid) {
+        uint32_t r[4];
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                     : "r"(base + stage * STAGE + u * SLICE + from)
+                     : "memory");
 #pragma unroll
-        for (int u = 0; u < AHEAD; u++) {
-            uint32_t step = min(i + u, end - 1);
-            w4[u] = fragment(step < steps ? w + (size_t)step * FRAGMENT : low + (size_t)(step - steps) * FRAGMENT);
+        for (int k = 0; k < 4; k++) {
+            uint32_t value = turned ? r[k ^ 2] : r[k];
+            x[u][k] = u < valid ? value : 0;
+            asm volatile("" : "+r"(x[u][k])::"memory");     // it is made before the next wgmma.fence
         }
     }
 
-    // Loads the next fragments behind the first product of the present ones: to wait for one load is to wait for all.
-    __device__ __forceinline__ void products(float (&d)[128], const uint4 (&w4)[AHEAD], uint4 (&next)[AHEAD], uint32_t i) {
-#pragma unroll
-        for (int u = 0; u < AHEAD; u++) {
-            if (i + u >= end) break;
-            wait(base + BARRIERS + stage * 16, phase);
-            asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-            asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-            multiply(d, w4[u], operand(base + stage * STAGE), i + u > first);
-            asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-            asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
+    __device__ __forceinline__ void issue(uint32_t stage, uint32_t u, bool add) {
+        asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+        multiply(d, x[u], operand(base + stage * STAGE + W + u * 32), add);
+        asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+        asm volatile("wgmma.wait_group.sync.aligned 2;" ::: "memory");
+    }
+
+    // Gives the stage of the last finished products back.
+    __device__ __forceinline__ void release() {
+        if (before < STAGES && threadIdx.x % 32 == 0) arrive(full(before) + 8);
+    }
+
+    // Sums the stages of a tile.
+    __device__ __forceinline__ void run(const Operands& o, const Numbers& n, const Tile& tile) {
+        uint32_t valid = Stage(o, n, tile.first).valid;
+        wait(full(stage), phase);
+        fetch(stage, 0, valid), fetch(stage, 1, valid);
+        for (uint32_t i = tile.first; i < tile.end; i++) {
+            bool more = i + 1 < tile.end;
+            uint32_t ahead = stage + 1 == STAGES ? 0 : stage + 1;
+            issue(stage, 0, i > tile.first);
+            fetch(stage, 2, valid);
+            issue(stage, 1, true);
             release();
             before = stage;
-            if (++stage == STAGES) stage = 0, phase ^= 1;
-            if (u == 0) load(next, i + AHEAD);
-        }
-    }
-
-    // Gives the stage of the last finished product back.
-    __device__ __forceinline__ void release() {
-        if (before < STAGES && threadIdx.x % 32 == 0) arrive(base + BARRIERS + before * 16 + 8);
-    }
-};
-
-template <class Tiles>
-__device__ __forceinline__ void work(const Operands& o, const Numbers& n, const Tiles& tiles, uint32_t base) {
-    uint32_t group = threadIdx.x / 128, own = threadIdx.x % 128, factors = base + FACTORS + group * TOKENS * 4;
-    float d[128];
-    uint4 w4[2][AHEAD];
-    Sum sum;
-    sum.steps = n.steps, sum.base = base;
-    for (uint32_t index = blockIdx.x, count = tiles.count(); index < count; index += gridDim.x) {
-        Tile tile = tiles.at(index);
-        size_t block = (size_t)tile.matrix * (tiles.across() * 2) + tile.column / 64 + group;
-        sum.w = o.w + block * n.steps * FRAGMENT + own * 16, sum.low = o.low + block * n.low_steps * FRAGMENT + own * 16;
-        sum.first = tile.first, sum.end = tile.end;
-        sum.load(w4[0], sum.first);
-        asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory");  // everyone has left
-        for (uint32_t i = own; i < TOKENS; i += 128) {
-            uint32_t source = tiles.source(tile, tile.token + i);
-            float f = source != NONE ? o.factors[source] : 0.f;
-            asm volatile("st.shared.f32 [%0], %1;" ::"r"(factors + i * 4), "f"(f) : "memory");
-        }
-        for (uint32_t i = sum.first; i < sum.end; i += 2 * AHEAD) {
-            sum.products(d, w4[0], w4[1], i);
-            sum.products(d, w4[1], w4[0], i + AHEAD);
+            fetch(stage, 3, valid);
+            issue(stage, 2, true);
+            if (more) {
+                valid = Stage(o, n, i + 1).valid;
+                wait(full(ahead), ahead ? phase : phase ^ 1);
+                fetch(ahead, 0, valid);
+            }
+            issue(stage, 3, true);
+            if (more) fetch(ahead, 1, valid);
+            if (!ahead) phase ^= 1;
+            stage = ahead;
         }
         asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
 #pragma unroll
         for (float& value : d) asm volatile("" : "+f"(value)::"memory");   // nothing reads it before the wait
-        sum.release();
-        sum.before = STAGES;
-        asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory");  // the factors are there
-        leave(o, n, d, factors, tile, tile.column + group * 64);
+        release();
+        before = STAGES;
+    }
+};
+
+// Stores two neighbouring results of a token, or adds them.
+__device__ __forceinline__ void put(float* to, float a, float b, bool add) {
+    if (add)
+        asm volatile("red.global.add.v2.f32 [%0], {%1, %2};" ::"l"(to), "f"(a), "f"(b) : "memory");
+    else
+        *(float2*)to = float2{a, b};
+}
+
+// Stores the sums of a warpgroup.
+template <class Tiles>
+__device__ __forceinline__ void leave(const Operands& o, const Numbers& n, const Tiles& tiles, const Tile& tile, const float (&d)[128]) {
+    uint32_t token = tile.token + threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
+    uint32_t first = tiles.source(tile, token), second = tiles.source(tile, token + 8);
+    float f = first != NONE ? o.factors[first] : 0.f, g = second != NONE ? o.factors[second] : 0.f;
+    float* y = o.y + ((size_t)tile.part * n.rows + token) * n.stride;
+#pragma unroll
+    for (int j = 0; j < 128; j += 4) {
+        uint32_t column = tile.column + j * 2 + threadIdx.x % 4 * 2;
+        if (column >= n.columns) continue;
+        if (token < tile.rows) put(y + column, d[j] * f, d[j + 1] * f, n.accumulate);
+        if (token + 8 < tile.rows) put(y + (size_t)8 * n.stride + column, d[j + 2] * g, d[j + 3] * g, n.accumulate);
     }
 }
 
 // Sets the barriers of the stages up. Every thread waits for them, and sees what the others wrote before.
+template <class Tiles>
 __device__ __forceinline__ void begin(uint32_t base) {
     if (threadIdx.x == 0) {
         for (int stage = 0; stage < STAGES; stage++) {
-            barrier_init(base + BARRIERS + stage * 16, 128);
+            barrier_init(base + BARRIERS + stage * 16, Tiles::GATHERS ? 129 : 1);
             barrier_init(base + BARRIERS + stage * 16 + 8, 8);
         }
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
@@ -258,9 +280,14 @@ template <class Tiles>
 __device__ __forceinline__ void run(const Operands& o, const Numbers& n, const Tiles& tiles, uint32_t base) {
     if (threadIdx.x >= 256) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
-        feed(o, n, tiles, base);
+        if (Tiles::GATHERS || threadIdx.x == 256) feed(o, n, tiles, base);
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
-        work(o, n, tiles, base);
+        Sum sum(base);
+        for (uint32_t index = blockIdx.x, count = tiles.count(); index < count; index += gridDim.x) {
+            Tile tile = tiles.at(index);
+            sum.run(o, n, tile);
+            leave(o, n, tiles, tile, sum.d);
+        }
     }
 }

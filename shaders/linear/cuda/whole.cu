@@ -1,7 +1,7 @@
 // Products of all rows with one matrix.
 #include "parts.cuh"
 
-constexpr int TOKEN_TILES = 8;  // neighbouring blocks share W over so many tiles of tokens, and x over their columns
+constexpr int TOKEN_TILES = 16;  // neighbouring blocks share W over so many tiles of tokens, and x over their columns
 
 struct Arguments { Operands o; Numbers n; };
 
@@ -15,18 +15,18 @@ struct Whole {
     __device__ __forceinline__ uint32_t source(const Tile& tile, uint32_t row) const { return row < tile.rows ? row : NONE; }
     __device__ __forceinline__ Tile at(uint32_t index) const {
         uint32_t across = this->across(), down = this->down();
-        uint32_t part = index / (across * down), begin = part * n.part_steps;
+        uint32_t part = index / (across * down), begin = part * n.part_stages;
         index %= across * down;
         uint32_t first = index / (across * TOKEN_TILES) * TOKEN_TILES, rest = index % (across * TOKEN_TILES);
         uint32_t group = min(down - first, (uint32_t)TOKEN_TILES);
-        uint32_t end = min(begin + n.part_steps, n.steps + n.low_steps);
+        uint32_t end = min(begin + n.part_stages, all_stages(n));
         return Tile{rest / group * COLUMNS, (first + rest % group) * TOKENS, n.rows, part, begin, end, 0};
     }
 };
 
 extern "C" __global__ void __launch_bounds__(384, 1) product(const __grid_constant__ Arguments a) {
-    __shared__ __align__(1024) char memory[BYTES];
+    extern __shared__ __align__(1024) char memory[];
     uint32_t base = (uint32_t)__cvta_generic_to_shared(memory);
-    begin(base);
+    begin<Whole>(base);
     run(a.o, a.n, Whole{a.n}, base);
 }

@@ -122,7 +122,7 @@ pub fn backward(
 /// Whether the gradient of an input is a product of CUDA's for any of the matrices.
 fn any_in_cuda(rec: &Recorder, scratch: &Operands, gradients: &[Projection], rows: usize) -> bool {
     let in_cuda = |(_, w, _): &Projection| cuda::is_worth(rec, [rows, w.cols, w.rows]);
-    scratch.fragments.is_some() && gradients.iter().any(in_cuda)
+    scratch.panels.is_some() && gradients.iter().any(in_cuda)
 }
 
 /// `u·A` of one matrix, where the adapter reads what the matrix reads.

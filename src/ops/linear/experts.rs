@@ -1,7 +1,7 @@
 //! Products of rows that are grouped by expert with the experts' matrices, and the adapters of those.
 
 use super::cuda::grouped::Input;
-use super::cuda::{self, Fragments};
+use super::cuda::{self, Panels};
 use super::grouped::{self, Columns, ExpertWeight, Source};
 use super::grouped_coop16;
 use crate::gpu::Recorder;
@@ -91,7 +91,7 @@ impl<'a> Grouped<'a> {
     /// The tokens' rows `x` `[T, cols]` as an operand. Where products read tiles, they are packed: in the tokens' order where all these
     /// products run in CUDA, else by group. An adapter's products do not run there, so matrices that are `adapted` need groups.
     pub fn gather(&self, p: &mut Pass, x: Source<'a>, cols: usize, adapted: bool) -> Operand<'a> {
-        let of_tokens = !adapted && self.fragments(p).is_some();
+        let of_tokens = !adapted && self.panels(p).is_some();
         match (self.operand.tiles(), x) {
             (Some(tiles), Source::Tokens(x)) if of_tokens => {
                 tiles.for_rows(p.tokens).pack(p.rec, x, cols, p.tokens);
@@ -147,18 +147,18 @@ impl<'a> Grouped<'a> {
             grouped_coop16::LowRank { z, matrix, first_row, rank, scale }
         });
         let (groups, tokens, term) = (self.groups, p.tokens, term.as_ref());
-        match self.fragments(p) {
-            Some(fragments) => {
-                cuda::grouped::forward(p.rec, fragments, y, input, w, 1.0, term, groups, tokens);
+        match self.panels(p) {
+            Some(panels) => {
+                cuda::grouped::forward(p.rec, panels, y, input, w, 1.0, term, groups, tokens);
             }
             None => grouped_coop16::forward(p.rec, y, input.tiles, w, 1.0, term, groups, tokens),
         }
     }
 
-    /// Memory for the fragments of the experts' matrices, where products with them run in CUDA.
-    fn fragments<'p>(&self, p: &Pass<'p, '_>) -> Option<&'p Fragments> {
-        let fragments = p.scratch.operands.as_ref()?.fragments.as_ref()?;
-        cuda::grouped::is_worth(p.rec.gpu(), &self.groups.experts, p.tokens).then_some(fragments)
+    /// Memory for the panels of the experts' matrices, where products with them run in CUDA.
+    fn panels<'p>(&self, p: &Pass<'p, '_>) -> Option<&'p Panels> {
+        let panels = p.scratch.operands.as_ref()?.panels.as_ref()?;
+        cuda::grouped::is_worth(p.rec.gpu(), &self.groups.experts, p.tokens).then_some(panels)
     }
 
     /// `u = s·dy·B_e`, and `dB_e += s·dyᵀ·z` where `B` is trained.
@@ -205,11 +205,9 @@ impl<'a> Grouped<'a> {
             grouped_coop16::LowRank { z, matrix, first_row: 0, rank, scale: 1.0 }
         });
         let term = term.as_ref();
-        match self.fragments(p) {
-            Some(fragments) => {
-                cuda::grouped::backward(
-                    p.rec, fragments, dx, input, w, 1.0, term, groups, tokens, accumulate,
-                );
+        match self.panels(p) {
+            Some(panels) => {
+                cuda::grouped::backward(p.rec, panels, dx, input, w, 1.0, term, groups, tokens, accumulate);
             }
             None => {
                 let dy = (input.tiles, input.first_column);

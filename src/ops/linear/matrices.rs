@@ -21,9 +21,9 @@ pub fn forward(
     rows: usize,
     unsummed: Option<&mut Unsummed>,
 ) {
-    match &scratch.fragments {
-        Some(fragments) if cuda::is_worth(rec, [rows, w.rows, w.cols]) => {
-            cuda::forward(rec, fragments, y, x, w, scale, lora, rows);
+    match &scratch.panels {
+        Some(panels) if cuda::is_worth(rec, [rows, w.rows, w.cols]) => {
+            cuda::forward(rec, panels, y, x, w, scale, lora, rows);
         }
         _ => coop16::forward_onto(rec, y, x, w, scale, lora, rows, unsummed),
     }
@@ -43,12 +43,12 @@ pub fn backward(
     unsummed: Option<&mut Unsummed>,
     beside: Option<Beside>,
 ) {
-    match &scratch.fragments {
-        Some(fragments) if cuda::is_worth(rec, [rows, w.cols, w.rows]) => {
+    match &scratch.panels {
+        Some(panels) if cuda::is_worth(rec, [rows, w.cols, w.rows]) => {
             if let Some(beside) = beside {
                 beside.dispatch(rec);
             }
-            cuda::backward(rec, fragments, dx, dy, w, scale, lora, rows, accumulate);
+            cuda::backward(rec, panels, dx, dy, w, scale, lora, rows, accumulate);
         }
         _ => coop16::backward_onto(rec, dx, dy, w, scale, lora, rows, accumulate, unsummed, beside),
     }

@@ -9,7 +9,7 @@ use crate::ops::experts::bias::Biases;
 use crate::ops::experts::{combine, groups::Groups, router, shared};
 use crate::ops::gated::{grouped as gated, grouped_coop16 as gated_on_matrices};
 use crate::ops::linear::cuda::grouped::{self as linear_in_cuda, Input};
-use crate::ops::linear::cuda::{Fragments, product_bytes};
+use crate::ops::linear::cuda::{Panels, product_bytes};
 use crate::ops::linear::grouped::{self as linear, Columns, ExpertWeight, LowRank, Source};
 use crate::ops::linear::grouped_coop16 as linear_on_matrices;
 use crate::ops::lora::grouped as lora;
@@ -112,7 +112,7 @@ pub fn products(b: &mut Bench) -> Result<(), GpuError> {
     Ok(())
 }
 
-/// These products in CUDA, with fragments of two experts at a time: forward reads the rows of the tokens.
+/// These products in CUDA, with panels of two experts at a time: forward reads the rows of the tokens.
 pub fn in_cuda(b: &mut Bench) -> Result<(), GpuError> {
     let g = Grouped::new(b, TOKENS)?;
     product(b, &g, GgmlType::Q4_K, false, true)?;
@@ -153,7 +153,7 @@ fn product(b: &mut Bench, g: &Grouped, ty: GgmlType, backward: bool, in_cuda: bo
         let packed = Packed::new(b.gpu, "self-test", g.rows.len(), input)?;
         let thin = Packed::new(b.gpu, "self-test", g.rows.len(), RANK)?;
         let of_tokens = Packed::new(b.gpu, "self-test", TOKENS, input)?;
-        let fragments = Fragments::new(b.gpu, 2 * product_bytes(n, k, RANK))?;
+        let panels = Panels::new(b.gpu, 2 * product_bytes(n, k, RANK))?;
         b.run(|rec| {
             pack::pack(rec, &packed, source, input, groups, TOKENS);
             pack::pack_alike(rec, &thin, Source::Rows(z.view()), RANK, groups, TOKENS, &packed);
@@ -169,12 +169,12 @@ fn product(b: &mut Bench, g: &Grouped, ty: GgmlType, backward: bool, in_cuda: bo
                 (true, true) => {
                     let dy = Input { tiles: &packed, first_column: 0, of_tokens: false };
                     let term = Some(&down);
-                    linear_in_cuda::backward(rec, &fragments, to, dy, &w, 1.0, term, groups, TOKENS, false);
+                    linear_in_cuda::backward(rec, &panels, to, dy, &w, 1.0, term, groups, TOKENS, false);
                 }
                 (false, true) => {
                     of_tokens.pack(rec, x.view(), input, TOKENS);
                     let x = Input { tiles: &of_tokens, first_column: 0, of_tokens: true };
-                    linear_in_cuda::forward(rec, &fragments, to, x, &w, 0.5, Some(&up), groups, TOKENS);
+                    linear_in_cuda::forward(rec, &panels, to, x, &w, 0.5, Some(&up), groups, TOKENS);
                 }
                 (true, false) => linear_on_matrices::backward(
                     rec,

@@ -11,7 +11,7 @@ use crate::ops::cross_entropy::{Chunk, coop16 as cross_entropy};
 use crate::ops::gated::coop16 as gated;
 use crate::ops::heads::{coop16 as heads, coop16_backward as heads_backward};
 use crate::ops::linear::coop16::{self as linear, LowRank};
-use crate::ops::linear::cuda::{self, Fragments, product_bytes};
+use crate::ops::linear::cuda::{self, Panels, product_bytes};
 use crate::ops::lora::coop16 as lora;
 use crate::ops::lora::coop16_gradients::{Gradient, gradients};
 use crate::ops::lora::coop16_project::{Member, project, project_back};
@@ -242,13 +242,13 @@ pub fn in_cuda(b: &mut Bench) -> Result<(), GpuError> {
     let (x, dy, z) = (packed(b, &x, k)?, packed(b, &dy, n)?, b.input_view(RANK, &z)?);
     let (thin, up) = (room(b, tokens, RANK)?, b.param(RANK, &up)?);
     let (first, second, dx) = (b.output_view(n, tokens)?, b.output_view(n, tokens)?, b.in_out(k, &before)?);
-    let fragments = Fragments::new(b.gpu, product_bytes(n, k, RANK))?;
+    let panels = Panels::new(b.gpu, product_bytes(n, k, RANK))?;
     b.run(|rec| {
         thin.pack_alike(rec, z.view(), RANK, tokens, &x);
         let term = LowRank { z: &thin, z_offset: 0, matrix: &up, first_row: 0, rank: RANK, scale: 0.75 };
-        cuda::forward(rec, &fragments, first.view(), &x, &weight, 1.0, Some(&term), tokens);
-        cuda::forward(rec, &fragments, second.view(), &x, &weight, 1.0, None, tokens);
-        cuda::backward(rec, &fragments, dx.view(), &dy, &weight, 1.0, None, tokens, true);
+        cuda::forward(rec, &panels, first.view(), &x, &weight, 1.0, Some(&term), tokens);
+        cuda::forward(rec, &panels, second.view(), &x, &weight, 1.0, None, tokens);
+        cuda::backward(rec, &panels, dx.view(), &dy, &weight, 1.0, None, tokens, true);
     })?;
     b.expect("x·Wᵀ + z·Bᵀ", &first, with, F16);
     b.expect("x·Wᵀ", &second, without, F16);

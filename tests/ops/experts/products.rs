@@ -5,7 +5,7 @@ use rullama_train::base::formats::GgmlType;
 use rullama_train::gpu::{Gpu, Recorder};
 use rullama_train::ops::experts::groups::Groups;
 use rullama_train::ops::linear::cuda::grouped::Input;
-use rullama_train::ops::linear::cuda::{Fragments, grouped as cuda_linear, product_bytes};
+use rullama_train::ops::linear::cuda::{Panels, grouped as cuda_linear, product_bytes};
 use rullama_train::ops::linear::grouped as linear;
 use rullama_train::ops::linear::grouped::{Columns, ExpertWeight, LowRank, Source};
 use rullama_train::ops::linear::grouped_coop16 as coop_linear;
@@ -29,7 +29,7 @@ const CASES: [Case; 5] = [
     (5, 2, 700, 1, 264, Some(16), false, true, 0.5),
 ];
 
-/// A product of tiles on matrices of 16×16, or in CUDA with fragments of two experts at a time; added, where it is backward.
+/// A product of tiles on matrices of 16×16, or in CUDA with panels of two experts at a time; added, where it is backward.
 fn on_matrices(
     rec: &mut Recorder,
     to: Columns,
@@ -49,10 +49,10 @@ fn on_matrices(
         };
     }
     let bytes = 2 * product_bytes(w.rows, w.weight.cols, 32);
-    let fragments = Fragments::new(rec.gpu(), bytes).expect("the device has room");
+    let panels = Panels::new(rec.gpu(), bytes).expect("the device has room");
     match backward {
-        true => cuda_linear::backward(rec, &fragments, to, x, w, scale, lora, groups, tokens, true),
-        false => cuda_linear::forward(rec, &fragments, to, x, w, scale, lora, groups, tokens),
+        true => cuda_linear::backward(rec, &panels, to, x, w, scale, lora, groups, tokens, true),
+        false => cuda_linear::forward(rec, &panels, to, x, w, scale, lora, groups, tokens),
     }
 }
 

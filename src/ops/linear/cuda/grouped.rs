@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use super::fragments::{Fragments, LowStack, Stack, Way, bytes, expert_bytes, make};
-use super::{COLUMNS, Numbers, STEPS, TOKENS};
+use super::panels::{LowStack, Panels, Stack, Way, bytes, expert_bytes, make};
+use super::{COLUMNS, EDGE, Numbers, SHARED, STEPS, TOKENS};
 use crate::base::config::Experts;
 use crate::gpu::{Entry, Gpu, Launch, Recorder, ptx};
 use crate::ops::experts::groups::Groups;
@@ -27,15 +27,15 @@ struct GroupedNumbers {
     used: u32,
 }
 
-/// Whether the products of a pass over `tokens` tokens with `experts` are worth the fragments of all their matrices.
+/// Whether the products of a pass over `tokens` tokens with `experts` are worth the panels of all their matrices.
 pub fn is_worth(gpu: &Gpu, experts: &Experts, tokens: usize) -> bool {
     let least = gpu.kernels().cuda();
     least.is_some_and(|least| tokens * experts.used >= experts.count * least.expert_rows)
 }
 
-/// Bytes of fragments for passes of at most `tokens` tokens through the experts of `shape` in a model of `width`, with adapters of rank
+/// Bytes of panels for passes of at most `tokens` tokens through the experts of `shape` in a model of `width`, with adapters of rank
 /// `rank`: about `room` of them, if that is not too little. `None` where no product with experts runs in CUDA.
-pub fn fragment_bytes(
+pub fn panel_bytes(
     gpu: &Gpu,
     tokens: usize,
     shape: &Experts,
@@ -61,7 +61,7 @@ pub struct Input<'a> {
 /// `y = scale·x·W_eᵀ + lora.scale·z·B_eᵀ`, as [`crate::ops::linear::grouped_coop16::forward`].
 pub fn forward(
     rec: &mut Recorder,
-    fragments: &Fragments,
+    panels: &Panels,
     y: Columns,
     x: Input,
     w: &ExpertWeight,
@@ -80,13 +80,13 @@ pub fn forward(
         rank: lora.rank,
         scale: lora.scale,
     });
-    product.run(rec, fragments, y, x, stack, scale, lora.zip(low), false);
+    product.run(rec, panels, y, x, stack, scale, lora.zip(low), false);
 }
 
 /// `dx = scale·dy·W_e + u·A_e`, added to `dx` where `accumulate`, as [`crate::ops::linear::grouped_coop16::backward`].
 pub fn backward(
     rec: &mut Recorder,
-    fragments: &Fragments,
+    panels: &Panels,
     dx: Columns,
     dy: Input,
     w: &ExpertWeight,
@@ -106,7 +106,7 @@ pub fn backward(
         rank: lora.rank,
         scale: lora.scale,
     });
-    product.run(rec, fragments, dx, dy, stack, scale, lora.zip(low), accumulate);
+    product.run(rec, panels, dx, dy, stack, scale, lora.zip(low), accumulate);
 }
 
 /// The product of a pass with every expert's matrix.
@@ -134,11 +134,11 @@ impl<'a> Product<'a> {
         }
     }
 
-    /// Multiplies with as many experts at a time as there is room for among the fragments. `stack` is that of the first expert.
+    /// Multiplies with as many experts at a time as there is room for among the panels. `stack` is that of the first expert.
     fn run(
         &self,
         rec: &mut Recorder,
-        fragments: &Fragments,
+        panels: &Panels,
         y: Columns,
         x: Input,
         stack: Stack,
@@ -152,7 +152,7 @@ impl<'a> Product<'a> {
             Way::Backward => [stack.columns, stack.rows],
         };
         let one = bytes(columns, summed) + bytes(columns, rank);
-        let most = ((fragments.buffer().size() / one) as usize).min(EXPERTS);
+        let most = ((panels.buffer().size() / one) as usize).min(EXPERTS);
         assert!(most > 0, "the plan makes room for an expert");
         for (tile, of_tile) in self.w.weight.tiles.iter().enumerate() {
             let (first_expert, experts) = (of_tile.first_row / self.w.rows, of_tile.rows / self.w.rows);
@@ -162,18 +162,18 @@ impl<'a> Product<'a> {
                 let expert = first_expert + first;
                 let low =
                     lora.as_ref().map(|(_, low)| LowStack { first: low.first + expert * low.stride, ..*low });
-                let low_at = make(rec, fragments, self.way, &part, scale, low.as_ref());
+                let low_at = make(rec, panels, self.way, &part, scale, low.as_ref());
                 let z = lora.as_ref().map(|(lora, _)| (*lora, low_at));
-                self.launch(rec, fragments, y, x, [columns, summed], z, expert..expert + count, accumulate);
+                self.launch(rec, panels, y, x, [columns, summed], z, expert..expert + count, accumulate);
             }
         }
     }
 
-    /// Multiplies with the matrices of `experts`, whose fragments are made; `lora` has the byte of those of the adapters.
+    /// Multiplies with the matrices of `experts`, whose panels are made; `lora` has the byte of those of the adapters.
     fn launch(
         &self,
         rec: &mut Recorder,
-        fragments: &Fragments,
+        panels: &Panels,
         y: Columns,
         x: Input,
         [columns, summed]: [usize; 2],
@@ -198,7 +198,7 @@ impl<'a> Product<'a> {
                 tiles: tiles.tiles(),
                 z_tiles: z.map_or(0, |z| z.tiles()),
                 accumulate: u32::from(accumulate),
-                part_steps: (steps + low_steps) as u32,
+                part_stages: (summed.div_ceil(EDGE) + (low_steps * STEPS).div_ceil(EDGE)) as u32,
                 parts: 1,
             },
             first_expert: experts.start as u32,
@@ -214,8 +214,8 @@ impl<'a> Product<'a> {
             buffers: vec![
                 operand,
                 z_place,
-                (fragments.buffer().clone(), 0),
-                (fragments.buffer().clone(), lora.map_or(0, |(_, at)| at)),
+                (panels.buffer().clone(), 0),
+                (panels.buffer().clone(), lora.map_or(0, |(_, at)| at)),
                 tiles.factors_place(),
                 (y.rows.buffer.clone(), result),
                 groups.counts.place(),
@@ -225,6 +225,7 @@ impl<'a> Product<'a> {
             numbers: bytemuck::bytes_of(&numbers).to_vec(),
             blocks: [most.min(rec.gpu().multiprocessors()) as u32, 1, 1],
             threads: 384,
+            shared: SHARED + 4 * (2 * EXPERTS as u32 + 1),
             bytes: (2 * experts.len() * summed * columns + rows * (2 * summed + 4 * columns)) as u64,
         });
     }

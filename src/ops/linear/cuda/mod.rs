@@ -1,10 +1,10 @@
 //! Long products of [`crate::ops::linear`] by kernels of CUDA, shaders/linear/cuda: f16 operands, each row scaled, and f32 sums.
 //!
-//! They read activations as tiles, as [`super::coop16`] does, and weights as fragments: f16 in the order in which their threads hold
-//! them, which a kernel of the device makes of one quantized matrix at a time, in scratch that the next one overwrites.
+//! They read activations as tiles, as [`super::coop16`] does, and weights as panels: f16 in the order of their shared memory, which a kernel of
+//! the device makes of one quantized matrix at a time, in scratch that the next one overwrites.
 
-mod fragments;
 pub mod grouped;
+mod panels;
 
 use bytemuck::Zeroable;
 
@@ -14,15 +14,19 @@ use crate::ops::pack::Packed;
 use crate::ops::partial_sums::{self, Target};
 use crate::ops::{View, Weight};
 
-pub use fragments::{Fragments, Way, fragment_bytes, head_bytes, product_bytes};
-use fragments::{LowStack, Stack, bytes, make};
+use panels::{LowStack, Stack, bytes, make};
+pub use panels::{Panels, Way, head_bytes, panel_bytes, product_bytes};
 
 /// Columns that a block computes at a time.
-const COLUMNS: usize = 128;
+const COLUMNS: usize = 256;
 /// Tokens that a block computes at a time.
-pub const TOKENS: usize = 256;
-/// Steps of the sum in a fragment.
+pub const TOKENS: usize = 128;
+/// Steps of the sum that one matrix instruction takes.
 const STEPS: usize = 16;
+/// Rows and columns of a panel; also the steps of the sum that a block copies at a time, a stage.
+const EDGE: usize = 64;
+/// Bytes of shared memory of a block: four stages, and their barriers.
+const SHARED: u32 = (4 * (TOKENS + COLUMNS) * EDGE * 2 + 64) as u32;
 
 static TEXT: &[u8] = ptx!("linear/cuda/whole.ptx");
 
@@ -38,17 +42,17 @@ struct Numbers {
     tiles: u32,
     z_tiles: u32,
     accumulate: u32,
-    part_steps: u32,
+    part_stages: u32,
     parts: u32,
 }
 
 /// Most parts of a sum.
 const MOST_PARTS: usize = 16;
 
-/// Fewest steps of a part of a sum, in fragments: with fewer, to add up the parts costs more than the split saves.
-const LEAST_STEPS: usize = 48;
+/// Fewest stages of a part of a sum: with fewer, to add up the parts costs more than the split saves.
+const LEAST_STAGES: usize = 12;
 
-/// Whether a product of `rows` tokens with `columns` results each, sums of `summed` terms, is worth the fragments of its matrix.
+/// Whether a product of `rows` tokens with `columns` results each, sums of `summed` terms, is worth the panels of its matrix.
 pub fn is_worth(rec: &Recorder, [rows, columns, summed]: [usize; 3]) -> bool {
     let work = rows as u64 * columns as u64 * summed as u64;
     let busy = blocks(rows, columns) * parts_of(rec, [rows, columns, summed]);
@@ -58,20 +62,20 @@ pub fn is_worth(rec: &Recorder, [rows, columns, summed]: [usize; 3]) -> bool {
         .is_some_and(|least| rows >= least.tokens && work >= least.multiplications && busy >= least.blocks)
 }
 
-/// The parts of a product's sums that take the least time, in steps of a block: every multiprocessor takes its blocks in turn, and each
+/// The parts of a product's sums that take the least time, in stages of a block: every multiprocessor takes its blocks in turn, and each
 /// block's results leave at its end. Then the parts are added up.
 fn parts_of(rec: &Recorder, [rows, columns, summed]: [usize; 3]) -> usize {
-    const LEAVE: usize = 24; // a block's results
-    const ADD: usize = 2; // one part of the results of five blocks
-    const PASS: usize = 30; // one more dispatch
-    let (blocks, steps) = (blocks(rows, columns), summed / STEPS);
+    const LEAVE: usize = 6; // a block's results
+    const ADD: usize = 1; // one part of the results of ten blocks
+    const PASS: usize = 8; // one more dispatch
+    let (blocks, stages) = (blocks(rows, columns), summed / EDGE);
     let time = |parts: &usize| {
         let turns = (blocks * parts).div_ceil(rec.gpu().multiprocessors());
-        let sum = if *parts > 1 { PASS + ADD * blocks * (parts + 1) / 5 } else { 0 };
-        turns * (steps.div_ceil(*parts) + LEAVE) + sum
+        let sum = if *parts > 1 { PASS + ADD * blocks * (parts + 1) / 10 } else { 0 };
+        turns * (stages.div_ceil(*parts) + LEAVE) + sum
     };
     let room = partial_sums::room(rows, columns.div_ceil(4)).min(MOST_PARTS);
-    (1..=room.min(steps / LEAST_STEPS)).min_by_key(time).unwrap_or(1)
+    (1..=room.min(stages / LEAST_STAGES)).min_by_key(time).unwrap_or(1)
 }
 
 /// Blocks of a product of `rows` tokens.
@@ -82,7 +86,7 @@ fn blocks(rows: usize, columns: usize) -> usize {
 /// `y = scale·x·Wᵀ + lora.scale·z·Bᵀ`, as [`super::coop16::forward`].
 pub fn forward(
     rec: &mut Recorder,
-    fragments: &Fragments,
+    panels: &Panels,
     y: View,
     x: &Packed,
     w: &Weight,
@@ -90,8 +94,8 @@ pub fn forward(
     lora: Option<&LowRank>,
     rows: usize,
 ) {
-    for part in parts(fragments, w, lora.map_or(0, |l| l.rank)) {
-        let low_at = part.make(rec, fragments, Way::Forward, scale, lora);
+    for part in parts(panels, w, lora.map_or(0, |l| l.rank)) {
+        let low_at = part.make(rec, panels, Way::Forward, scale, lora);
         let low = lora.map(|lora| Low { lora, at: low_at });
         let product = Product {
             name: "linear/cuda.forward",
@@ -102,14 +106,14 @@ pub fn forward(
             columns: part.rows.next_multiple_of(4),
             accumulate: false,
         };
-        product.launch(rec, fragments, low, rows);
+        product.launch(rec, panels, low, rows);
     }
 }
 
 /// `dx = scale·dy·W + u·A`, added to `dx` where `accumulate`, as [`super::coop16::backward`].
 pub fn backward(
     rec: &mut Recorder,
-    fragments: &Fragments,
+    panels: &Panels,
     dx: View,
     dy: &Packed,
     w: &Weight,
@@ -118,9 +122,9 @@ pub fn backward(
     rows: usize,
     accumulate: bool,
 ) {
-    for (i, part) in parts(fragments, w, lora.map_or(0, |l| l.rank)).into_iter().enumerate() {
+    for (i, part) in parts(panels, w, lora.map_or(0, |l| l.rank)).into_iter().enumerate() {
         let lora = lora.filter(|_| i == 0);
-        let low_at = part.make(rec, fragments, Way::Backward, scale, lora);
+        let low_at = part.make(rec, panels, Way::Backward, scale, lora);
         let low = lora.map(|lora| Low { lora, at: low_at });
         let product = Product {
             name: "linear/cuda.backward",
@@ -131,7 +135,7 @@ pub fn backward(
             columns: w.cols,
             accumulate: accumulate || i > 0,
         };
-        product.launch(rec, fragments, low, rows);
+        product.launch(rec, panels, low, rows);
     }
 }
 
@@ -150,15 +154,8 @@ impl Part<'_> {
         self.weight.tiles[self.tile].first_row + self.first
     }
 
-    /// Makes its fragments, and behind them those of its adapter's matrix. Returns the byte where these begin.
-    fn make(
-        &self,
-        rec: &mut Recorder,
-        fragments: &Fragments,
-        way: Way,
-        scale: f32,
-        lora: Option<&LowRank>,
-    ) -> u64 {
+    /// Makes its panels, and behind them those of its adapter's matrix. Returns the byte where these begin.
+    fn make(&self, rec: &mut Recorder, panels: &Panels, way: Way, scale: f32, lora: Option<&LowRank>) -> u64 {
         let Part { weight, tile, first, rows } = *self;
         let (columns, count, stride) = (weight.cols, 1, 0);
         let stack = Stack { weight, tile, first, rows, first_column: 0, columns, count, stride };
@@ -169,14 +166,14 @@ impl Part<'_> {
             rank: lora.rank,
             scale: lora.scale,
         });
-        make(rec, fragments, way, &stack, scale, low.as_ref())
+        make(rec, panels, way, &stack, scale, low.as_ref())
     }
 }
 
-/// The parts of `w` that have room among the fragments, beside those of its adapter of rank `rank`.
-fn parts<'a>(fragments: &Fragments, w: &'a Weight, rank: usize) -> Vec<Part<'a>> {
-    let room = fragments.buffer().size() - bytes(w.rows.max(w.cols), rank);
-    let most = (room / bytes(COLUMNS, w.cols.next_multiple_of(COLUMNS))) as usize * COLUMNS;
+/// The parts of `w` that have room among the panels, beside those of its adapter of rank `rank`.
+fn parts<'a>(panels: &Panels, w: &'a Weight, rank: usize) -> Vec<Part<'a>> {
+    let room = panels.buffer().size() - bytes(w.rows.max(w.cols), rank);
+    let most = (room / bytes(EDGE, w.cols)) as usize * EDGE;
     assert!(most > 0, "the plan makes room for some rows");
     let of_tile = |(tile, rows): (usize, usize)| {
         let part = move |first| Part { weight: w, tile, first, rows: most.min(rows - first) };
@@ -185,25 +182,25 @@ fn parts<'a>(fragments: &Fragments, w: &'a Weight, rank: usize) -> Vec<Part<'a>>
     w.tiles.iter().map(|tile| tile.rows).enumerate().flat_map(of_tile).collect()
 }
 
-/// Makes the fragments of `scale·w`, a matrix in one tile, and behind them those of its adapter's matrix. Returns the byte where these begin.
+/// Makes the panels of `scale·w`, a matrix in one tile, and behind them those of its adapter's matrix. Returns the byte where these begin.
 pub fn prepare(
     rec: &mut Recorder,
-    fragments: &Fragments,
+    panels: &Panels,
     way: Way,
     w: &Weight,
     scale: f32,
     lora: Option<&LowRank>,
 ) -> u64 {
-    Part { weight: w, tile: 0, first: 0, rows: w.rows }.make(rec, fragments, way, scale, lora)
+    Part { weight: w, tile: 0, first: 0, rows: w.rows }.make(rec, panels, way, scale, lora)
 }
 
-/// The term of an adapter, and the byte of the fragments of B or Aᵀ.
+/// The term of an adapter, and the byte of the panels of B or Aᵀ.
 struct Low<'a> {
     lora: &'a LowRank<'a>,
     at: u64,
 }
 
-/// A product with the matrix at the start of the fragments.
+/// A product with the matrix at the start of the panels.
 struct Product<'a> {
     name: &'static str,
     /// The operand, from column `first` on.
@@ -217,7 +214,7 @@ struct Product<'a> {
 }
 
 impl Product<'_> {
-    fn launch(&self, rec: &mut Recorder, fragments: &Fragments, low: Option<Low>, rows: usize) {
+    fn launch(&self, rec: &mut Recorder, panels: &Panels, low: Option<Low>, rows: usize) {
         let Product { x, y, summed, columns, .. } = *self;
         let (steps, low_steps) =
             (summed.div_ceil(STEPS), low.as_ref().map_or(0, |low| low.lora.rank / STEPS));
@@ -242,11 +239,12 @@ impl Product<'_> {
             accumulate: self.accumulate,
         };
         let wanted = parts_of(rec, [rows, columns, summed]);
-        partial_sums::split(rec, &target, wanted, steps + low_steps, |rec, parts| {
+        let stages = summed.div_ceil(EDGE) + (low_steps * STEPS).div_ceil(EDGE);
+        partial_sums::split(rec, &target, wanted, stages, |rec, parts| {
             let numbers = Numbers {
                 stride: 4 * parts.stride4,
                 accumulate: parts.accumulate,
-                part_steps: parts.steps,
+                part_stages: parts.steps,
                 parts: parts.count,
                 ..numbers
             };
@@ -259,14 +257,15 @@ impl Product<'_> {
                 buffers: vec![
                     operand,
                     z,
-                    (fragments.buffer().clone(), 0),
-                    (fragments.buffer().clone(), low_at),
+                    (panels.buffer().clone(), 0),
+                    (panels.buffer().clone(), low_at),
                     x.factors_place(),
                     (parts.result.buffer.clone(), result),
                 ],
                 numbers: bytemuck::bytes_of(&numbers).to_vec(),
                 blocks: [blocks as u32, 1, 1],
                 threads: 384,
+                shared: SHARED,
                 bytes: (2 * summed * (rows + columns) + 4 * rows * columns) as u64,
             });
         });

@@ -1,17 +1,17 @@
-//! Matrices as fragments: f16 in the order in which the threads of shaders/linear/cuda hold them.
+//! Matrices as panels: f16 in the order in which shaders/linear/cuda reads them.
 
-use super::{COLUMNS, STEPS};
+use super::EDGE;
 use crate::gpu::{Binding, Gpu, GpuError, Kernel, Recorder};
 use crate::ops::op;
 use crate::ops::{Param, Weight};
 
-/// Most bytes of fragments: those of larger matrices are made and used in parts.
+/// Most bytes of panels: those of larger matrices are made and used in parts.
 const MOST: u64 = 128 << 20;
 
-/// Most bytes of fragments of experts, whose products are shorter.
+/// Most bytes of panels of experts, whose products are shorter.
 const MOST_OF_EXPERTS: u64 = 512 << 20;
 
-/// Twin of `Params` in shaders/linear/fragments.wgsl.
+/// Twin of `Params` in shaders/linear/panels.wgsl.
 #[repr(C)]
 #[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
 struct Params {
@@ -34,10 +34,10 @@ struct Params {
     low_scale: f32,
 }
 
-/// Bytes of fragments for passes of at most `tokens` tokens: of the largest matrix of a model of `width`, of its widest mixer and
+/// Bytes of panels for passes of at most `tokens` tokens: of the largest matrix of a model of `width`, of its widest mixer and
 /// feed-forward block, or of the part of it that is made at a time, and of an adapter of rank `rank`; and `head` bytes of those of the
 /// output projection. `None` where no product runs in CUDA.
-pub fn fragment_bytes(
+pub fn panel_bytes(
     gpu: &Gpu,
     tokens: usize,
     [width, mixer, ffn]: [usize; 3],
@@ -48,41 +48,41 @@ pub fn fragment_bytes(
     is_worth.then(|| product_bytes(mixer.max(ffn), width, rank).max(head))
 }
 
-/// Bytes of the fragments of an output projection, or of as much of it as takes about `room` bytes: with more parts there are more launches.
+/// Bytes of the panels of an output projection, or of as much of it as takes about `room` bytes: with more parts there are more launches.
 pub fn head_bytes(vocab: usize, width: usize, room: u64) -> u64 {
     matrix_bytes(vocab, width).min(room.max(MOST))
 }
 
-/// Bytes of the fragments of a matrix `[weight_rows, weight_cols]`, or of a part of it, and of those of its adapter of rank `rank`.
+/// Bytes of the panels of a matrix `[weight_rows, weight_cols]`, or of a part of it, and of those of its adapter of rank `rank`.
 pub fn product_bytes(weight_rows: usize, weight_cols: usize, rank: usize) -> u64 {
     matrix_bytes(weight_rows, weight_cols).min(MOST) + bytes(weight_rows.max(weight_cols), rank)
 }
 
-/// Bytes of the fragments of the matrices `[weight_rows, weight_cols]` of `experts` experts and of their adapters of rank `rank`, or of as
+/// Bytes of the panels of the matrices `[weight_rows, weight_cols]` of `experts` experts and of their adapters of rank `rank`, or of as
 /// many of them as take about `room` bytes: with fewer there are more launches.
 pub fn expert_bytes(experts: usize, weight_rows: usize, weight_cols: usize, rank: usize, room: u64) -> u64 {
     let one = product_bytes(weight_rows, weight_cols, rank);
     (experts as u64 * one).min(room.clamp(MOST, MOST_OF_EXPERTS)).max(one)
 }
 
-/// Bytes of the fragments of a matrix, forward or backward.
+/// Bytes of the panels of a matrix, forward or backward.
 fn matrix_bytes(weight_rows: usize, weight_cols: usize) -> u64 {
     bytes(weight_rows, weight_cols).max(bytes(weight_cols, weight_rows))
 }
 
-/// Bytes of the fragments of `rows` rows of `steps` steps.
+/// Bytes of the panels of `rows` rows of `steps` steps.
 pub(super) fn bytes(rows: usize, steps: usize) -> u64 {
-    2 * (rows.next_multiple_of(COLUMNS) * steps.next_multiple_of(STEPS)) as u64
+    2 * (rows.next_multiple_of(EDGE) * steps.next_multiple_of(EDGE)) as u64
 }
 
-/// Memory for fragments.
+/// Memory for panels.
 #[derive(Clone, Debug)]
-pub struct Fragments(wgpu::Buffer);
+pub struct Panels(wgpu::Buffer);
 
-impl Fragments {
+impl Panels {
     /// Room for `bytes`, at least those of [`product_bytes`].
-    pub fn new(gpu: &Gpu, bytes: u64) -> Result<Fragments, GpuError> {
-        Ok(Fragments(gpu.buffer("fragments", bytes)?))
+    pub fn new(gpu: &Gpu, bytes: u64) -> Result<Panels, GpuError> {
+        Ok(Panels(gpu.buffer("panels", bytes)?))
     }
 
     /// The memory.
@@ -91,7 +91,7 @@ impl Fragments {
     }
 }
 
-/// The product that fragments are for.
+/// The product that panels are for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// `x·Wᵀ`: their rows are those of W.
@@ -128,10 +128,10 @@ pub(super) struct LowStack<'a> {
     pub scale: f32,
 }
 
-/// Makes the fragments of `scale` times each matrix, and behind all of them those of their adapters. Returns the byte where these begin.
+/// Makes the panels of `scale` times each matrix, and behind all of them those of their adapters. Returns the byte where these begin.
 pub(super) fn make(
     rec: &mut Recorder,
-    fragments: &Fragments,
+    panels: &Panels,
     way: Way,
     stack: &Stack,
     scale: f32,
@@ -144,7 +144,7 @@ pub(super) fn make(
         Way::Forward => ("forward", [stack.rows, stack.columns], stack.rows),
         Way::Backward => ("backward", [stack.columns, stack.rows], rank),
     };
-    let (steps, low_steps) = (summed.div_ceil(STEPS), rank / STEPS);
+    let (steps, low_steps) = (summed.div_ceil(EDGE), rank.div_ceil(EDGE));
     let (size, low_size) = (bytes(rows, summed), bytes(rows, rank));
     let low_at = size * stack.count as u64;
     let params = Params {
@@ -167,11 +167,10 @@ pub(super) fn make(
         low_scale: low.map_or(0.0, |low| low.scale),
     };
     let end = low_at + low_size * stack.count as u64;
-    let binding = Binding { index: 2, buffer: &fragments.0, range: Some((0, end)) };
+    let binding = Binding { index: 2, buffer: &panels.0, range: Some((0, end)) };
     let matrix = low.map_or(rec.unused(3), |low| low.matrix.bind(3));
-    let sections = (steps.div_ceil(4) + low_steps.div_ceil(4)) as u32;
-    let groups = [(rows.next_multiple_of(COLUMNS) / 64) as u32, sections, stack.count as u32];
-    let kernel = Kernel::new("linear/fragments", entry).with_format(op::reader(w.ty));
+    let groups = [rows.div_ceil(EDGE) as u32, (steps + low_steps) as u32, stack.count as u32];
+    let kernel = Kernel::new("linear/panels", entry).with_format(op::reader(w.ty));
     rec.dispatch(kernel, &params, &[tile.bind(1), binding, matrix], groups);
     low_at
 }
