@@ -35,9 +35,8 @@ pub enum Backend {
 /// NVIDIA's number as a vendor.
 pub(super) const NVIDIA: u32 = 0x10de;
 
-/// Whether `auto` takes CUDA where another interface reaches the same GPU too. On an H100, CUDA's device passes the self-test, but steps of
-/// e2b take a fifth longer than in Vulkan, and the tests of whole models did not run on it yet.
-pub(super) const CUDA_FIRST: bool = false;
+/// Whether `auto` takes CUDA where another interface reaches the same GPU too.
+pub(super) const CUDA_FIRST: bool = true;
 
 impl Backend {
     /// The backends of wgpu; none for CUDA.
