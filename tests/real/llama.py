@@ -17,7 +17,7 @@ LOSS = 1e-5           # of the same weights in F32
 MOST = 12             # tokens of a reply
 NEAR = 1e-3           # distance of two logits that f32 may exchange
 # Limits of the loss where llama.cpp rounds the activations: to F16, to 8 bits in blocks.
-ROUNDED = {"f16": 1e-4, "q8_0": 5e-3, "keep": 2e-2}
+ROUNDED = {"f16": 5e-3, "q8_0": 5e-3, "keep": 2e-2}
 
 
 @llama_cpp.llama_log_callback
