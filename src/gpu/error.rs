@@ -113,7 +113,7 @@ pub enum GpuError {
     Read(Box<dyn std::error::Error + Send + Sync>),
     /// The device does not support the wanted kernels.
     #[error(
-        "{device} does not support {wanted} kernels; its best is {best}. Set device.kernels (in bench: --tier) to \"auto\", or omit it"
+        "{device} does not support {wanted} kernels; its best is {best}. Set device.kernels (--kernels) to \"auto\", or omit it"
     )]
     NoTier {
         /// The device.
@@ -125,7 +125,7 @@ pub enum GpuError {
     },
     /// The device reports cooperative matrices, but failed the self-test on them.
     #[error(
-        "{device} has cooperative matrices, but its self-test on them failed: {reason}. Set device.kernels (in bench: --tier) to \"auto\", \
+        "{device} has cooperative matrices, but its self-test on them failed: {reason}. Set device.kernels (--kernels) to \"auto\", \
          or omit it"
     )]
     FailedSelfTest {

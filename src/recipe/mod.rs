@@ -145,7 +145,7 @@ pub struct Data {
 }
 
 /// Tokens in a row unless samples or base require another number.
-pub const USUAL_ROW: usize = 2048;
+pub(crate) const USUAL_ROW: usize = 2048;
 
 impl Data {
     /// Tokens in a row.
@@ -309,7 +309,7 @@ pub struct Device {
     /// Part of the GPU's name, in upper or lower case. If unset, a discrete GPU is preferred over an integrated one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gpu: Option<String>,
-    /// KernelSetting that the GPU runs.
+    /// Kernels to run.
     pub kernels: KernelSetting,
     /// Whether the fastest way to compute each product is found at the GPU's first use.
     pub tune: bool,

@@ -36,7 +36,7 @@ pub fn fitted<T>(
 }
 
 /// Tells the row length that [`fitted`] has chosen, unless it is the usual one.
-pub fn row_notice(recipe: &Recipe, fitted: &Recipe) -> Option<Notice> {
+pub(super) fn row_notice(recipe: &Recipe, fitted: &Recipe) -> Option<Notice> {
     let tokens =
         fitted.data.max_seq_len.filter(|row| recipe.data.max_seq_len.is_none() && *row != USUAL_ROW)?;
     Some(Notice { place: "data.max_seq_len".into(), what: What::Row(tokens) })

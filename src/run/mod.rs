@@ -26,6 +26,7 @@ mod open;
 pub mod pace;
 mod prepare;
 pub mod range_test;
+mod ready;
 pub mod reference;
 mod settings;
 mod state;
@@ -41,13 +42,14 @@ pub use data::{Data, SourceFile, ValidationFile, template};
 pub use drive::REFUSED;
 pub use effects::GENERAL;
 pub use error::{DriveError, RunError};
-pub use fit::{fitted, row_notice};
+pub use fit::fitted;
 pub use host::{Asked, Finished, Host, Outcome, Phase, RunEvent};
 pub use identity::Identity;
 pub use initial::{fresh, initial_adapter, names, read_adapters, slots};
 pub use load::load;
 pub use open::OpenBase;
 pub use prepare::PreparedRun;
+pub use ready::Ready;
 pub use settings::{
     dropout, objective, objective_of, offload, optimizer, recompute, schedule, shares, write_options,
 };

@@ -3,8 +3,9 @@
 use std::path::Path;
 
 use rullama_train::data::template::Template;
-use rullama_train::recipe::{Recipe, Syntax};
-use rullama_train::run::{Data, OpenBase, Steps};
+use rullama_train::recipe::{ObjectiveName, Recipe, Syntax};
+use rullama_train::run::draft::Picked;
+use rullama_train::run::{Data, OpenBase, Ready, Steps};
 
 fn recipe(data: &str, base: &str) -> Recipe {
     let text = format!(
@@ -117,4 +118,54 @@ fn validation_samples_in_the_training_data_are_reported() {
              line 1, equals {d}/train.jsonl line 6"
         )]
     );
+}
+
+/// A copy of the tiny base whose context has `tokens` tokens.
+fn tiny_with_context(folder: &Path, tokens: u32) -> String {
+    let mut bytes = std::fs::read(TINY_FILE).expect("the tiny base");
+    let key = b"gemma4.context_length";
+    let at = bytes.windows(key.len()).position(|found| found == key).expect("the key") + key.len();
+    assert_eq!(bytes[at..at + 4], 4u32.to_le_bytes(), "a u32");
+    bytes[at + 4..at + 8].copy_from_slice(&tokens.to_le_bytes());
+    let path = folder.join("tiny.gguf");
+    std::fs::write(&path, bytes).expect("written");
+    path.display().to_string()
+}
+
+/// Program and page open runs by [`Ready`].
+#[test]
+fn rows_without_a_length_fit_the_longest_sample() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let long = "one two three four ".repeat(500);
+    let path = folder.path().join("long.jsonl");
+    std::fs::write(&path, format!("{{\"text\": \"{long}\"}}\n")).expect("written");
+    let base = tiny_with_context(folder.path(), 8192);
+    let settings = recipe(&format!("train = '{}'\n", path.display()), &base);
+    let settings =
+        Recipe { data: rullama_train::recipe::Data { max_seq_len: None, ..settings.data }, ..settings };
+    let frozen = OpenBase::open(&settings).expect("a base");
+    let ready = Ready::read(&settings, &frozen).unwrap_or_else(|error| panic!("{error}"));
+    let longest = ready.prepared.data.train[0].ids.len();
+    assert!(longest > 2048, "{longest} tokens");
+    assert_eq!(ready.recipe.data.max_seq_len, Some(longest.next_multiple_of(256)));
+    let notices: Vec<String> = ready.prepared.data.notices.iter().map(ToString::to_string).collect();
+    assert!(notices[1].contains("not set; rows have"), "{notices:?}");
+}
+
+#[test]
+fn samples_of_any_kind_have_their_objective() {
+    for (file, objective) in
+        [("pirate", ObjectiveName::Sft), ("preference", ObjectiveName::Dpo), ("stories", ObjectiveName::Sft)]
+    {
+        let path = format!("datasets/{file}.jsonl");
+        for name in [ObjectiveName::Sft, ObjectiveName::Dpo] {
+            let mut recipe = recipe(&format!("train = '{path}'\n"), "tiny");
+            recipe.train.objective.name = name;
+            let frozen = OpenBase::open(&recipe).expect("the tiny base");
+            let picked = Picked::read(&recipe, vec![path.clone().into()], &frozen);
+            let picked = picked.unwrap_or_else(|error| panic!("{path}: {error}"));
+            assert_eq!(picked.objective, objective, "{path}");
+            assert!(picked.data.train.len() > 100 && picked.data.validation.is_empty());
+        }
+    }
 }

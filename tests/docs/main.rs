@@ -149,6 +149,49 @@ fn architecture_lists_the_modules() {
     );
 }
 
+/// Options of other programs that texts of ours name, a hidden one, and a variable of a style sheet.
+const OTHER_OPTIONS: [&str; 10] = [
+    "--bind-to",
+    "--columns",
+    "--commands",
+    "--cpu-bind",
+    "--features",
+    "--lora",
+    "--merge",
+    "--mpi",
+    "--release",
+    "--version",
+];
+
+/// Every option that a text of the library or the program names is an option of the program.
+#[test]
+fn named_options_exist() {
+    let known = read(&root().join("docs/cli.md"));
+    let mut found = Vec::new();
+    for source in prose::sources() {
+        for (number, option) in prose::options(&read(&source)) {
+            if !OTHER_OPTIONS.contains(&option.as_str()) && !known.contains(&format!("`{option}")) {
+                found.push(format!("{}:{number}: {option}", source.display()));
+            }
+        }
+    }
+    assert!(found.is_empty(), "docs/cli.md has no such options:\n{}", found.join("\n"));
+}
+
+/// The registry shows these lines for models of every family.
+#[test]
+fn the_package_is_described_for_all_families() {
+    let manifest = read(&root().join("Cargo.toml")).to_lowercase();
+    let lines =
+        manifest.lines().filter(|line| line.starts_with("description") || line.starts_with("keywords"));
+    for line in lines {
+        for family in rullama_train::families::ALL {
+            let name = family.name.trim_end_matches(|c: char| c.is_ascii_digit());
+            assert!(!line.contains(name), "Cargo.toml names {name} only: {line}");
+        }
+    }
+}
+
 #[test]
 fn prose_is_plain() {
     let mut found = Vec::new();

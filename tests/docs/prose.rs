@@ -54,6 +54,29 @@ pub fn in_source(path: &Path) -> Vec<String> {
     found
 }
 
+/// Options, such as `--kernels`, in the code of a Rust file, with the number of their line.
+pub fn options(text: &str) -> Vec<(usize, String)> {
+    let mut found = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        // Comments may give examples, and `refuse_renamed` has names that are gone.
+        if line.trim_start().starts_with("//") || line.contains("refuse_renamed") {
+            continue;
+        }
+        for (at, _) in line.match_indices("--") {
+            let before = line[..at].chars().next_back();
+            let name: String =
+                line[at + 2..].chars().take_while(|c| c.is_ascii_lowercase() || *c == '-').collect();
+            if name.len() > 1
+                && !name.starts_with('-')
+                && before.is_none_or(|c| !c.is_alphanumeric() && c != '-')
+            {
+                found.push((number + 1, format!("--{name}")));
+            }
+        }
+    }
+    found
+}
+
 /// Lines of a page with a wording that has a standard term.
 pub fn in_page(path: &Path) -> Vec<String> {
     let text = read(path);

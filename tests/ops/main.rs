@@ -33,7 +33,7 @@ mod verdict;
 
 use rullama_train::base::formats::GgmlType::{self, *};
 use rullama_train::gpu::Gpu;
-use rullama_train::ops::op::{OPS, Variant};
+use rullama_train::ops::op::{OPS, Variant, find};
 
 type Run = fn(&Gpu) -> check::Outcome;
 
@@ -252,6 +252,13 @@ fn main() {
             let tested = CASES.iter().any(|case| case.op == op.name && case.variants.contains(variant));
             assert!(tested, "{} [{variant}] has no test", op.name);
         }
+    }
+    for case in &CASES {
+        let op = find(case.op).unwrap_or_else(|| panic!("{}: no such op", case.op));
+        // The longest binding needs the memory of a GPU, not its matrices.
+        let listed = |variant| op.variants.contains(variant) || case.name == "the longest binding";
+        let missing = case.variants.iter().find(|variant| !listed(variant));
+        assert!(missing.is_none(), "{} [{}] is tested, but not in OPS", case.op, missing.expect("one"));
     }
     let tests = CASES.iter().flat_map(|case| {
         let name = format!("{}/{}", case.op, case.name);

@@ -11,7 +11,7 @@ use naga::AddressSpace;
 use naga::front::wgsl;
 use rullama_train::base::formats::GgmlType;
 use rullama_train::gpu::shader::{SOURCES, expand, for_browsers};
-use rullama_train::ops::op;
+use rullama_train::ops::op::{self, Variant};
 use sha2::{Digest, Sha256};
 
 use combinations::{Combination, combinations, entry_shaders};
@@ -109,6 +109,8 @@ fn the_table_of_ops_has_every_shader() {
         }
         let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/ops").join(op.name);
         assert!(dir.is_dir(), "{}: an op has a folder of src/ops", op.name);
+        let in_cuda = dir.join("cuda.rs").exists() || dir.join("cuda").exists();
+        assert_eq!(in_cuda, op.variants.contains(&Variant::Cuda), "{}: its variant in CUDA", op.name);
     }
     for (shader, _) in entry_shaders() {
         assert!(op::find(shader).is_some(), "{shader}: its op is not in ops::op::OPS");

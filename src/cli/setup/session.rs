@@ -11,7 +11,7 @@ use rullama_train::files;
 use rullama_train::gpu::{Gpu, GpuError, KernelSetting};
 use rullama_train::model::{Model, Plan};
 use rullama_train::recipe::{Recipe, Switch};
-use rullama_train::run::{self, Data, OpenBase, PreparedRun, wording};
+use rullama_train::run::{self, OpenBase, PreparedRun, Ready, wording};
 use rullama_train::train::Trainer;
 use rullama_train::train::ranks::Ranks;
 
@@ -53,12 +53,9 @@ impl Session {
         let frozen = OpenBase::open(recipe)?;
         bus_error::name(frozen.base.gguf().file());
         let spinner = output::spinner("reading the data");
-        let (fitted, mut data) = run::fitted(recipe, &frozen, |recipe| Data::read(recipe, &frozen))?;
+        let Ready { recipe, prepared, initial } = Ready::read(recipe, &frozen)?;
         spinner.finish_and_clear();
-        data.notices.extend(run::row_notice(recipe, &fitted));
-        let prepared = PreparedRun::plan(&fitted, &frozen, data)?;
-        let initial = run::initial_adapter(&fitted, &frozen.base)?;
-        Ok((Session { recipe: fitted, frozen, prepared }, initial))
+        Ok((Session { recipe, frozen, prepared }, initial))
     }
 
     /// Runs [`Session::start`] and [`Session::device`] in parallel.

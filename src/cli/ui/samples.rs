@@ -5,7 +5,7 @@ use rullama_train::data::compare::Side;
 use rullama_train::data::pieces::pieces;
 use rullama_train::data::tokenizer::Tokenizer;
 use rullama_train::recipe::{Recipe, SCHEMA_URL};
-use rullama_train::run::draft::{self, Fit, Names};
+use rullama_train::run::draft::{self, Fit, Names, Picked};
 use rullama_train::run::{Data, OpenBase, SourceFile};
 use serde_json::{Value, json};
 
@@ -19,25 +19,20 @@ const LONGEST_TEXT: usize = 2000;
 /// Settings for looking at samples while the user's recipe has an error.
 pub const ANY_RECIPE: &str = "data.train = \"samples\"";
 
-/// Reads `files` of the folder `folder` with the settings of `recipe`, whatever their length.
+/// Reads `files` of the folder `folder` with the settings of `recipe`, whatever their length and objective.
 pub fn read(recipe: &Recipe, files: &[Sent], folder: &std::path::Path) -> Result<Value, Problem> {
     let frozen = OpenBase::named(&recipe.model.base, &recipe.data.template).map_err(anyhow::Error::from)?;
     let names: Vec<&str> = files.iter().map(|file| &file.path[..]).collect();
-    let mut recipe = recipe.clone();
-    recipe.data.train = names.iter().map(|name| folder.join(name)).collect();
-    recipe.data.sources.clear();
-    recipe.data.valid.clear();
-    recipe.data.val_size = 0.0;
-    recipe.data.max_seq_len = Some(usize::MAX);
-    let Data { train: samples, sources, notices, .. } =
-        Data::read(&recipe, &frozen).map_err(anyhow::Error::from)?;
+    let paths = names.iter().map(|name| folder.join(name)).collect();
+    let Picked { data, objective } = Picked::read(recipe, paths, &frozen).map_err(anyhow::Error::from)?;
+    let Data { train: samples, sources, notices, .. } = data;
     if samples.is_empty() {
         return Err(Problem::new(format!(
             "{} has no samples; pick files with at least one",
             names.join(", ")
         )));
     }
-    let fit = Fit::of(&samples, recipe.train.objective.name, &frozen);
+    let fit = Fit::of(&samples, objective, &frozen);
     let prompts = draft::questions(&samples, &fit, &frozen);
     let named = Names {
         base: frozen.base.name(),

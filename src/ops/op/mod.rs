@@ -132,7 +132,7 @@ pub static OPS: [Op; 31] = [
     op(
         "delta",
         Kind::DeltaNet,
-        &[Variant::F32, Variant::Coop16],
+        &[Variant::F32, Variant::Coop16, Variant::Cuda],
         &[
             ("mix", mixes),
             ("gates", deltas),

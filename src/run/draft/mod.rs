@@ -2,11 +2,13 @@
 
 mod fit;
 mod hub;
+mod picked;
 
 use std::collections::BTreeSet;
 
 pub use fit::Fit;
 use hub::Hub;
+pub use picked::Picked;
 
 use super::OpenBase;
 use crate::data::batch::{IGNORE, Sample};

@@ -2,12 +2,11 @@
 
 use rullama_train::data::batch::Sample;
 use rullama_train::data::compare::Side;
-use rullama_train::data::dataset::{DatasetError, Problem as DatasetProblem};
 use rullama_train::data::pieces::pieces;
 use rullama_train::data::tokenizer::Tokenizer;
-use rullama_train::recipe::{ObjectiveName, Recipe, SCHEMA_URL};
-use rullama_train::run::draft::{self, Fit, Names};
-use rullama_train::run::{Data, OpenBase, RunError, SourceFile};
+use rullama_train::recipe::{Recipe, SCHEMA_URL};
+use rullama_train::run::draft::{self, Fit, Names, Picked};
+use rullama_train::run::{Data, OpenBase, SourceFile};
 
 use crate::train::counts;
 use crate::tree;
@@ -18,27 +17,19 @@ const ROWS: usize = 100;
 /// Longest text of a sample in the table, in characters.
 const LONGEST_TEXT: usize = 2000;
 
-/// Objectives that preferences are for.
-const PREFERENCES: [ObjectiveName; 2] = [ObjectiveName::Dpo, ObjectiveName::Kto];
-
-/// Reads `files` with the settings of `recipe`, whatever their length.
+/// Reads `files` with the settings of `recipe`, whatever their length and objective.
 pub fn read(frozen: &OpenBase, recipe: &Recipe, files: Vec<FileEntry>) -> Result<Samples, Problem> {
     let names: Vec<String> = files.iter().map(|file| file.path.clone()).collect();
     tree::fill(files);
-    let mut recipe = recipe.clone();
-    recipe.data.train = names.iter().map(Into::into).collect();
-    recipe.data.sources.clear();
-    recipe.data.valid.clear();
-    recipe.data.val_size = 0.0;
-    recipe.data.max_seq_len = Some(usize::MAX);
-    let Data { train: samples, sources, notices, .. } = read_any(&mut recipe, frozen)?;
+    let Picked { data, objective } = Picked::read(recipe, names.iter().map(Into::into).collect(), frozen)?;
+    let Data { train: samples, sources, notices, .. } = data;
     if samples.is_empty() {
         return Err(Problem::new(format!(
             "{} has no samples; pick files with at least one",
             names.join(", ")
         )));
     }
-    let fit = Fit::of(&samples, recipe.train.objective.name, frozen);
+    let fit = Fit::of(&samples, objective, frozen);
     let prompts = draft::questions(&samples, &fit, frozen);
     let train: Vec<&str> = names.iter().map(String::as_str).collect();
     let names = Names {
@@ -61,19 +52,6 @@ pub fn read(frozen: &OpenBase, recipe: &Recipe, files: Vec<FileEntry>) -> Result
         recipe: header + &draft::text(&fit, &names, &prompts),
         proposal: fit.proposal(),
     })
-}
-
-/// Reads the samples, and sets the objective that they are for: examples, or what the first file of preferences takes.
-fn read_any(recipe: &mut Recipe, frozen: &OpenBase) -> Result<Data, RunError> {
-    recipe.train.objective.name = ObjectiveName::Sft;
-    match Data::read(recipe, frozen) {
-        Err(RunError::Dataset(DatasetError { problem: DatasetProblem::Preference(_, name), .. })) => {
-            let named = PREFERENCES.into_iter().find(|objective| objective.name() == name);
-            recipe.train.objective.name = named.unwrap_or_default();
-            Data::read(recipe, frozen)
-        }
-        result => result,
-    }
 }
 
 fn row(tokenizer: &Tokenizer, sample: &Sample) -> SampleRow {

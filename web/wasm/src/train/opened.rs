@@ -10,9 +10,9 @@ use rullama_train::files;
 use rullama_train::gpu::{Backend, Gpu, GpuError};
 use rullama_train::model::Trainable;
 use rullama_train::model::plan::{Offload, Passes, Plan, Recompute};
-use rullama_train::recipe::{Recipe, Template as Setting, USUAL_ROW};
+use rullama_train::recipe::{Recipe, Template as Setting};
 use rullama_train::run::checkpoint::Checkpoint;
-use rullama_train::run::{self, Data, Identity, OpenBase, PreparedRun, wording};
+use rullama_train::run::{self, Identity, OpenBase, PreparedRun, Ready, wording};
 use rullama_train::train::Trainer;
 use rullama_train::train::ranks::Ranks;
 use rullama_train::words::grouped;
@@ -36,15 +36,9 @@ impl Opened {
         tree::fill(given);
         check_files(recipe, &names)?;
         frozen.check(recipe)?;
-        let mut recipe = recipe.clone();
-        let context = frozen.base.config().context_length;
-        recipe.data.max_seq_len.get_or_insert(USUAL_ROW.min(context));
-        let recipe = &recipe;
-        let data = Data::read(recipe, frozen)?;
-        let prepared = PreparedRun::plan(recipe, frozen, data)?;
-        let loaded = run::initial_adapter(recipe, &frozen.base)?;
-        let identity = prepared.identity(frozen, &loaded.adapter);
-        Ok(Opened { recipe: recipe.clone(), prepared, loaded, identity })
+        let Ready { recipe, prepared, initial } = Ready::read(recipe, frozen)?;
+        let identity = prepared.identity(frozen, &initial.adapter);
+        Ok(Opened { recipe, prepared, loaded: initial, identity })
     }
 
     /// The memory that training will need, before anything but the adapter is on the device.
