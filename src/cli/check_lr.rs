@@ -97,7 +97,7 @@ fn advice(recipe: &Recipe, test: &RangeTest) -> Vec<String> {
     let ratio = set / rate;
     advice.push(match ratio {
         r if r > 2.5 => {
-            format!("the recipe has {set:e}, {r:.0} times as much: its loss may not fall, or rise")
+            format!("the recipe uses {set:e}, {r:.0}× the suggestion: training may diverge")
         }
         r if r < 0.4 => format!("the recipe has {set:e}, {:.0} times less: it learns slowly", 1.0 / r),
         _ => format!("the recipe has {set:e}, which is about that"),

@@ -146,7 +146,7 @@ fn write(
         let lost = output::places(&verdict.divergence, text);
         say(
             "compared",
-            format!("the merged model picks another word than the base with the adapter in {lost}"),
+            format!("the merged model has another most likely token than base and adapter at {lost}"),
         );
         say("effect", format!("the adapter {}", output::effect(&verdict.effect, text)));
         verdict.check(ty)?;

@@ -91,7 +91,7 @@ enum Verb {
     Serve(serve::ServeArgs),
     /// Serve the web page that trains in the browser, to this machine only, and open it.
     Web(web::WebArgs),
-    /// Open the page that trains, with this program behind it: models on this machine, runs as files, no commands to type.
+    /// Open the training page in a browser, using this program as its backend.
     Ui(ui::UiArgs),
     /// Write a commented recipe for your own samples, from flags or by asking.
     Init(init::InitArgs),

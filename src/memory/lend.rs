@@ -15,7 +15,7 @@ pub struct Lent {
 pub enum ScorePlace {
     /// In two buffers, so many bytes of each.
     Two([usize; 2], u64),
-    /// In one buffer behind the gradients that it holds: from a byte on, so many bytes in all.
+    /// In the buffer `(index, offset, bytes)`, after the gradients that it holds.
     Behind(usize, u64, u64),
     /// In so many bytes of their own.
     Own(u64),

@@ -259,7 +259,7 @@ pub enum Temp {
     DNormed,
     /// Gradient of the gated product `[C, F]`.
     DGated,
-    /// Gradient of up `[C, F]`, where that is stored in f32; else it is in the place of up.
+    /// Gradient of up `[C, F]`, if stored in f32; otherwise it overwrites [`Saved::FfnUp`].
     DUp,
     /// Gradient of gate `[C, F]`, likewise: in the memory of [`Saved::Gated`] where layers recompute that.
     DGate,

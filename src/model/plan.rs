@@ -110,7 +110,7 @@ fn copies(gpu: &Gpu, base: &Base, layers: Vec<usize>, lowest: usize) -> Offloade
     };
     let all = bytes(&mut layers.iter());
     let backward = bytes(&mut layers.iter().filter(|layer| **layer >= lowest));
-    // The forward leaves the last one where the backward begins, and the backward the first, if it comes so far.
+    // After forward the last layer is resident; after backward the first, if it got there.
     let last = bytes(&mut layers.last().into_iter().filter(|layer| **layer >= lowest));
     let first = bytes(&mut layers.first().into_iter().filter(|layer| **layer >= lowest));
     let (forward, training) = match layers.len() {

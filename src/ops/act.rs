@@ -72,8 +72,7 @@ impl Act {
         }
     }
 
-    /// Marks the values as those of a pass that nothing follows, or whose values are computed again: tiles that only backward reads need
-    /// not be written.
+    /// Marks values that backward will not read (inference, or recomputed later): tiles that only backward reads need not be written.
     pub fn pass_by(self) -> Act {
         Act { passing: true, ..self }
     }

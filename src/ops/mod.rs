@@ -165,7 +165,7 @@ impl Param {
     }
 }
 
-/// The second half of an adapter's products while decoding: [`matvec`] leaves `z`, and what reads its result adds `B·z`.
+/// The B half of an adapter during decoding, added by the op that reads the result of [`matvec`].
 #[derive(Clone, Copy)]
 pub struct Up<'a> {
     /// `Bᵀ` `[R, N]` of every matrix that read the same input, with the scale in it: neighbouring threads, which have

@@ -19,7 +19,7 @@ use crate::families;
 pub enum Layers {
     /// From the first to the second, both included.
     Range(usize, usize),
-    /// The last so many.
+    /// The last `n` layers.
     Last(usize),
 }
 

@@ -60,7 +60,7 @@ impl Run<'_> {
         self.finish(end == End::EarlyStopping, host).await
     }
 
-    /// Each turn does what is due after the steps so far, then takes the next step.
+    /// Each iteration runs due evaluations and checkpoints, then takes a step.
     async fn take_steps<H: Host>(&mut self, host: &mut H) -> Result<End, H::Error> {
         loop {
             if self.evaluation_is_due() && !self.evaluate(host).await? {

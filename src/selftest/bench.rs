@@ -9,7 +9,7 @@ use crate::base::formats::{GgmlType, dequantize, random_blocks};
 use crate::gpu::{Gpu, GpuError, Recorder, Tier};
 use crate::ops::{Param, Rows, View, Weight};
 
-/// The value around every output, and in it before the kernel runs: a driver that reports success and writes nothing leaves it.
+/// Poison value: fills outputs and their guards before the kernel runs. A driver that reports success and writes nothing leaves it.
 const POISON: f32 = -12345.678;
 /// Floats behind every buffer.
 const GUARD: usize = 512;

@@ -27,7 +27,7 @@ const SHORT: [(&str, &str); 3] =
 /// Runs one check on the kernels of `gpu`; returns the largest error as a share of what is allowed.
 ///
 /// # Errors
-/// The fault in words.
+/// A description of the first mismatch.
 pub async fn run(gpu: &Gpu, check: &Check) -> Result<f64, String> {
     let mut bench = Bench::new(gpu);
     (check.run)(&mut bench).map_err(|error| error.to_string())?;

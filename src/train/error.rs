@@ -9,7 +9,7 @@ pub enum TrainError {
     /// The device failed.
     #[error(transparent)]
     Gpu(#[from] GpuError),
-    /// The processes that train together cannot go on.
+    /// Communication between ranks failed.
     #[error(transparent)]
     Ranks(#[from] LinkError),
     /// The loss, the gradient or a hidden state is infinite or NaN. The adapter was not updated.

@@ -13,8 +13,8 @@ pub fn exports(place: Place) {
             assert!(text.lines().any(|line| matches(line, part)), "expected {part:?} in\n{text}");
         }
     };
-    let data = "your data  picks another word than the base in … % of … places (validation samples), KL divergence …; lowers the loss there by …";
-    let general = "general    picks another word than the base in … % of … places (8 built-in questions), KL divergence …; … the loss there by …";
+    let data = "your data  changes the most likely token at … % of … places (validation samples), KL divergence …; lowers the loss there by …";
+    let general = "general    changes the most likely token at … % of … places (8 built-in questions), KL divergence …; … the loss there by …";
     has_lines(
         &text,
         &[
@@ -78,8 +78,8 @@ pub fn exports(place: Place) {
     has_lines(
         &text,
         &[
-            "compared   the merged model picks another word than the base with the adapter in … % of 116 places (8 built-in …",
-            "effect     the adapter picks another word than the base in …",
+            "compared   the merged model has another most likely token than base and adapter at … % of 116 places (8 built-in …",
+            "effect     the adapter changes the most likely token at …",
             "rounding   keeps … % of the adapter's change, which is … % of the matrices; rounding to the stored format adds noise of … %",
             "ollama     ollama create NAME -f Modelfile",
         ],

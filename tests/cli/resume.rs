@@ -626,7 +626,7 @@ pub fn best(place: Place) {
             "early      stopped after step {} of 12: the validation loss did not improve in 3 evaluations\n",
             losses.len() - 1
         ),
-        format!("best       the adapter after step {best} is written, not the last one\n"),
+        format!("best       exporting the adapter of step {best} (best evaluation)\n"),
     ] {
         assert!(text.contains(&part), "{part}\n{text}");
     }

@@ -56,7 +56,7 @@ pub fn first_use(place: Place) {
         let (status, _, stderr) = run("auto");
         assert_eq!(status, Some(0), "{stderr}");
         let note = format!(
-            "note: {name} computes wrongly with kernels in {} (attention: planted); it runs those in {} instead\n",
+            "note: {} kernels failed the self-test on {name} (attention: planted); using {}\n",
             all[0], all[1]
         );
         assert_eq!(stderr, note);

@@ -84,7 +84,7 @@ impl Target {
                 "`{command}` failed: {}; the merged file and its Modelfile are written, so run that command again when it can work",
                 last_line(&created)
             ),
-            None => bail!("`ollama` is gone; the merged file is written: run `{command}`"),
+            None => bail!("`ollama` is no longer on the PATH; the merged model was written, run `{command}`"),
         }
         say("ollama", format!("created {}", self.name));
         say("next", format!("ollama run {}", self.name));

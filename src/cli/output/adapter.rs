@@ -46,23 +46,23 @@ pub fn effects(effects: &Effects, seconds: Option<f64>) {
     }
 }
 
-/// A change in one line: `picks another word than the base in 43 % of 736 places (…), KL divergence 0.9; lowers the loss there by 1.2`.
+/// A change in one line: `changes the most likely token at 43 % of 736 places (…), KL divergence 0.9; lowers the loss there by 1.2`.
 fn shift(shift: &Shift) -> String {
     let Shift { on, places, other_word, loss_change, kl } = shift;
     let verb = if *loss_change > 0.0 { "raises" } else { "lowers" };
     let [share, kl, by] = [100.0 * other_word, *kl, loss_change.abs()].map(words::short);
     let places = count(*places, "place");
     format!(
-        "picks another word than the base in {share} % of {places} ({on}), KL divergence {kl}; {verb} the loss there by {by}"
+        "changes the most likely token at {share} % of {places} ({on}), KL divergence {kl}; {verb} the loss there by {by}"
     )
 }
 
-/// The effect of an adapter on its base: `picks another word than the base in 43 % of 736 places (…)`.
+/// The effect of an adapter on its base: `changes the most likely token at 43 % of 736 places (…)`.
 pub fn effect(effect: &Effect, text: &str) -> String {
     let verb = if effect.improvement < 0.0 { "raises" } else { "lowers" };
     let by = words::short(effect.improvement.abs());
     format!(
-        "picks another word than the base in {}; {verb} the loss there by {by}",
+        "changes the most likely token at {}; {verb} the loss there by {by}",
         places(&effect.divergence, text)
     )
 }

@@ -34,9 +34,7 @@ pub fn choose(gpu: Gpu, setting: KernelSetting) -> Result<Gpu> {
     let (kernels, skipped) = allowed(&gpu, &verdict, setting)?;
     if let Some(reason) = skipped {
         let (name, was) = (gpu.device_name(), gpu.kernels());
-        eprintln!(
-            "note: {name} computes wrongly with kernels in {was} ({reason}); it runs those in {kernels} instead"
-        );
+        eprintln!("note: {was} kernels failed the self-test on {name} ({reason}); using {kernels}");
     }
     Ok(gpu.with_kernels(kernels))
 }

@@ -56,7 +56,7 @@ pub fn finished(run: &Run, finished: &Finished, effects_seconds: Option<f64>, co
         );
     }
     if kept != run.step {
-        output::line("best", format_args!("the adapter after step {kept} is written, not the last one"));
+        output::line("best", format_args!("exporting the adapter of step {kept} (best evaluation)"));
     }
     let scores = |step: usize| history.evaluation(step).and_then(|e| e.scores);
     if let (Some(before), Some(after)) = (scores(0), scores(kept)) {

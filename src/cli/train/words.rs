@@ -43,7 +43,7 @@ pub fn finished_before(invocation: &RecipeArgs, recipe: &Recipe, found: &Finishe
     output::command("replace", &invocation.command(&["--fresh"]));
 }
 
-/// Adds to an error how the run can go on, if it can.
+/// Appends the command that resumes the run, if there is one.
 pub fn with_next_step(error: Error, invocation: &RecipeArgs, recipe: &Recipe, session: &Session) -> Error {
     let text = message(&error);
     let saved = checkpoint::list(&recipe.output.dir).first().map(|(step, _)| *step);

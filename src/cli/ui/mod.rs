@@ -1,4 +1,4 @@
-//! `ui`: the page with this program behind it, for the person at this machine. The page is the face; the program trains.
+//! `ui`: the page with this program as its backend, for the person at this machine. The page is the face; the program trains.
 
 mod app;
 mod engine;

@@ -123,7 +123,7 @@ impl<'a> Decoder<'a> {
     }
 
     /// Rewinds to the first `len` tokens, or to none if sliding-window layers no longer hold the keys that the next token
-    /// needs, or if a delta net's state holds later tokens: nothing leaves a state again. Returns the number of tokens kept.
+    /// needs, or if a delta net's state holds later tokens: a recurrent state cannot be rewound. Returns the number of tokens kept.
     pub fn rewind(&mut self, len: usize) -> usize {
         let config = self.w.model.config();
         let windows = config.layers.iter().filter(|l| l.kv_donor.is_none()).filter_map(|l| l.window);

@@ -202,7 +202,7 @@ impl Experts {
         router::forward(p.rec, &acts.groups, scratch.scores.rows(), p.tokens);
     }
 
-    /// Adds to `dstream` the gradient that comes from that of `acts.output`, which `scratch.normed` holds and loses, and from that
+    /// Adds to `dstream` the gradient that comes from that of `acts.output`, held in `scratch.normed`, which is overwritten, and from that
     /// of a shared expert's scores, and adds to the gradients of the adapters.
     pub fn backward(
         &self,

@@ -117,7 +117,7 @@ fn half(rec: &Recorder) -> bool {
 /// Index of the binding of the sinks.
 const SINKS: u32 = 10;
 
-/// Rows that a workgroup makes results for. With as few, registers leave room for the most threads on an H200.
+/// Query rows per workgroup; 16 gives the best occupancy on an H200.
 const OWN_ROWS: usize = 16;
 /// Rows that a workgroup of shaders/attention/coop8.wgsl makes results for.
 const COOP8_OWN_ROWS: usize = 32;
@@ -173,7 +173,7 @@ impl<'a> Attention<'a> {
         rec.dispatch(kernel, &params, bindings, workgroups);
     }
 
-    /// At most as many queries see a key.
+    /// Upper bound on the queries that attend to one key.
     pub(in crate::ops) fn reach(&self) -> usize {
         self.window.map_or(self.longest, |window| window.min(self.longest))
     }

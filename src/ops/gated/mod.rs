@@ -18,7 +18,7 @@ pub fn forward(p: &mut Pass, y: &Act, gate: &Act, up: &Act, activation: Activati
     }
 }
 
-/// `dgate`, and `dup` where something is trained through it. With `parts`, `dy` is the sum of so many parts in the device's scratch: see
+/// `dgate`, and `dup` if a gradient is needed. With `parts`, `dy` is the sum of so many parts in the device's scratch: see
 /// [`crate::ops::linear::backward_in_parts`].
 pub fn backward(
     p: &mut Pass,

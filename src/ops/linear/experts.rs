@@ -48,7 +48,7 @@ impl<'a> ExpertLora<'a> {
         grouped::LowRank { z: z.all(), matrix, first_row, rank, scale }
     }
 
-    /// `u·A`, where no mask stands between.
+    /// `u·A`, unless dropout is applied.
     fn back(self, u: &'a Rows) -> Option<grouped::LowRank<'a>> {
         let ExpertLora { a: matrix, rank, mask, .. } = self;
         mask.is_none().then(|| grouped::LowRank { z: u.all(), matrix, first_row: 0, rank, scale: 1.0 })

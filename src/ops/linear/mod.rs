@@ -42,8 +42,8 @@ pub fn forward(p: &mut Pass, outputs: &[Projection], x: &Act, lora: Option<Lora>
     }
 }
 
-/// [`forward`] for a consumer that adds up sums: returns the number of parts in the device's scratch whose sum is the one output, or 0 where
-/// the output's memory holds that. The consumer comes next: every product may use the scratch.
+/// Like [`forward`], but may leave the output as split-K partial sums in the device's scratch. Returns their number, 0 if already reduced.
+/// The consumer comes next: every matmul may use the scratch.
 pub fn forward_in_parts(p: &mut Pass, outputs: &[Projection], x: &Act, lora: Option<Lora>, z: &Act) -> u32 {
     if are_kept(outputs, z) {
         return 0;

@@ -21,7 +21,7 @@ pub struct Norm {
     /// The power of two that brings the largest value that the norm can give, `√width·max |weight|`, into `[2⁹, 2¹⁰)`; 1
     /// without weights, where that is at most `√width`.
     pub scale: f32,
-    /// Whether this is no norm: `y = x`, which stands where a layer's description leaves a norm out.
+    /// Identity, `y = x`, for layers without this norm.
     pub identity: bool,
 }
 
