@@ -1,7 +1,7 @@
 //! Loads adapters for a base, and adds them up.
 
 use super::formats::assemble::check_slots;
-use super::formats::left_out;
+use super::left_out;
 use super::lora::{Adapter, Slot};
 use super::{AdapterPath, Error, Origin, origin, read_any};
 use crate::base::Base;
@@ -123,7 +123,7 @@ fn of_another_model(error: Error, path: &std::path::Path, base: &Base) -> Error 
 fn compare(path: &str, origin: &Origin, base: &Base, other_base: OtherBase) -> Result<Option<String>, Error> {
     let Some(text) = &origin.fingerprint else { return Ok(None) };
     let name = base.name();
-    let here = Fingerprint::of(base);
+    let here = base.fingerprint();
     let Ok(trained) = text.parse::<Fingerprint>() else {
         return Ok(Some(format!(
             "{path} has the base fingerprint {text}, which this version cannot compare with {name}"

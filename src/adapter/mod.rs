@@ -8,9 +8,11 @@ mod combine;
 mod error;
 mod format;
 pub mod formats;
+mod left_out;
 mod load;
 pub mod lora;
 pub mod merge;
+mod options;
 mod origin;
 mod read;
 mod write;
@@ -19,11 +21,11 @@ pub use combine::CombineError;
 pub use error::Error;
 pub use format::{AdapterPath, Format};
 pub use load::{Loaded, OtherBase, load};
+pub use options::WriteOptions;
 pub use origin::{Origin, origin};
-use read::read_file;
 pub use read::{detect, is_safetensors, read_any};
 pub(crate) use write::write_and_read;
-pub use write::{WriteOptions, check, same_scale, write};
+pub use write::{check, same_scale, write};
 
 /// Metadata key under which files hold the fingerprint of the adapter's base.
 const FINGERPRINT: &str = "rullama_train.base_fingerprint";

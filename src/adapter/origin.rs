@@ -2,8 +2,9 @@
 
 use std::path::Path;
 
+use super::formats::safetensors_file::read_file;
 use super::formats::{mlx, peft, rullama, safetensors_file};
-use super::{Error, FINGERPRINT, Format, VOCABULARY, detect, read_file};
+use super::{Error, FINGERPRINT, Format, VOCABULARY, detect};
 use crate::base::Gguf;
 
 /// The origin of an adapter, as far as its files record it.

@@ -88,11 +88,3 @@ fn elsewhere(folder: &Path) -> Option<String> {
         .find(|place| *place != folder && files::exists(place))?;
     Some(format!("is not an adapter itself; use {}", export.display()))
 }
-
-/// Reads a whole file.
-pub(super) fn read_file(path: &Path) -> Result<Vec<u8>, Error> {
-    files::read(path).map_err(|source| Error::Read {
-        path: path.into(),
-        problem: format!("{source}; check the path and its permissions"),
-    })
-}

@@ -1,40 +1,13 @@
 //! Writes adapters in every format, and reads back what was written.
 
-use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use super::formats::layout::{Half, MatrixLayout};
 use super::formats::{gguf, mlx, peft, rullama};
 use super::lora::{Adapter, Slot};
-use super::{Error, FINGERPRINT, Format, VOCABULARY};
+use super::{Error, Format, WriteOptions};
 use crate::base::config::Config;
 use crate::files;
-
-/// Information about the adapter that is written into its files.
-#[derive(Clone, Copy, Debug)]
-pub struct WriteOptions<'a> {
-    /// Name or path of the base for programs that load the adapter: PEFT's `base_model_name_or_path`.
-    pub base_model: &'a str,
-    /// `lora_dropout` of the training run.
-    pub dropout: f64,
-    /// [`Fingerprint`](crate::base::Fingerprint) of the base it was trained on, as text, if known.
-    pub fingerprint: Option<&'a str>,
-    /// Digest of that base's vocabulary ([`Base::vocabulary`](crate::base::Base::vocabulary)), if known.
-    pub vocabulary: Option<&'a str>,
-}
-
-impl<'a> WriteOptions<'a> {
-    /// Metadata of a safetensors file.
-    pub(super) fn metadata(&self) -> HashMap<String, String> {
-        self.digests().map(|(key, text)| (key.to_string(), text.to_string())).collect()
-    }
-
-    /// The base's digests that are known, under their keys of metadata.
-    pub(super) fn digests(&self) -> impl Iterator<Item = (&'static str, &'a str)> {
-        let digests = [(FINGERPRINT, self.fingerprint), (VOCABULARY, self.vocabulary)];
-        digests.into_iter().filter_map(|(key, text)| Some((key, text?)))
-    }
-}
 
 /// Writes an adapter of the model `config` to [`Format::place`] of the folder `dir`, and returns that path.
 ///

@@ -307,6 +307,46 @@ impl Config {
     }
 }
 
+impl Module {
+    /// Values of a bias of the matrix (of the biases of all experts) in layer `layer`; `None` where [`Module::shape`] is.
+    pub fn bias_len(self, config: &Config, layer: usize) -> Option<usize> {
+        let (rows, _) = self.shape(config, layer)?;
+        let experts = config.layers[layer].experts.filter(|_| self.of_experts());
+        Some(rows * experts.map_or(1, |experts| experts.count))
+    }
+
+    /// `(out, in)` of the matrix (of each expert's matrix) in layer `layer`; `None` where the layer has no such matrix or never
+    /// uses it.
+    pub fn shape(self, config: &Config, layer: usize) -> Option<(usize, usize)> {
+        let (l, d, p) = (&config.layers[layer], config.width, config.per_layer_width);
+        let (queries, keys) = (l.heads * l.head_size, l.kv_heads * l.head_size);
+        let has_attention = l.delta.is_none();
+        let makes_keys = has_attention && l.kv_donor.is_none();
+        let (has_dense, is_shared) = (l.ffn_width > 0, l.has_shared_expert());
+        match self {
+            Module::AttnQ if l.output_gate => has_attention.then_some((2 * queries, d)),
+            Module::AttnQ => has_attention.then_some((queries, d)),
+            Module::AttnK => makes_keys.then_some((keys, d)),
+            Module::AttnV => (makes_keys && !l.k_eq_v).then_some((keys, d)),
+            Module::AttnOutput => has_attention.then_some((d, queries)),
+            Module::AttnQkv => l.delta.map(|delta| (delta.channels(), d)),
+            Module::AttnGate => l.delta.map(|delta| (delta.values(), d)),
+            Module::SsmAlpha | Module::SsmBeta => l.delta.map(|delta| (delta.value_heads, d)),
+            Module::SsmOut => l.delta.map(|delta| (d, delta.values())),
+            Module::FfnGate | Module::FfnUp => (has_dense && !is_shared).then_some((l.ffn_width, d)),
+            Module::FfnDown => (has_dense && !is_shared).then_some((d, l.ffn_width)),
+            Module::FfnGateShexp | Module::FfnUpShexp => is_shared.then_some((l.ffn_width, d)),
+            Module::FfnDownShexp => is_shared.then_some((d, l.ffn_width)),
+            Module::FfnGateInpShexp => is_shared.then_some((1, d)),
+            Module::InpGate => (p > 0).then_some((p, d)),
+            Module::Proj => (p > 0).then_some((d, p)),
+            Module::FfnGateInp => l.experts.map(|experts| (experts.count, d)),
+            Module::FfnGateUpExps => l.experts.map(|experts| (2 * experts.width, d)),
+            Module::FfnDownExps => l.experts.map(|experts| (d, experts.width)),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

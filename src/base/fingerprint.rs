@@ -9,9 +9,8 @@ use std::str::FromStr;
 
 use sha2::{Digest, Sha256};
 
-use super::gguf::source::now;
 use super::gguf::value::{Array, Value};
-use super::{Base, Error, Gguf, Tensor};
+use super::{Error, Gguf, Tensor};
 
 /// Prefix of a fingerprint: the version of the algorithm.
 const VERSION: &str = "v1:";
@@ -40,23 +39,17 @@ pub enum Kinship {
 }
 
 impl Fingerprint {
-    /// The fingerprint of `base`. It is computed once and reads at most 64 KiB of each tensor.
-    pub fn of(base: &Base) -> Fingerprint {
-        base.fingerprint()
-    }
-
-    /// The fingerprint of a base in memory.
-    pub(super) fn of_memory(base: &Base) -> Fingerprint {
-        now(Fingerprint::read(base)).expect("reads from memory succeed")
-    }
-
-    /// The fingerprint of any base, also of one that is not in memory.
-    pub(super) async fn read(base: &Base) -> Result<Fingerprint, Error> {
+    /// The fingerprint of the tensors of `gguf`, which need not be in memory. `vector` returns the values of a vector. At most 64 KiB of
+    /// each tensor are read.
+    pub(super) async fn read(
+        gguf: &Gguf,
+        tensors: &[Tensor<'_>],
+        vector: impl Fn(&str) -> Vec<f32>,
+    ) -> Result<Fingerprint, Error> {
         let (mut model, mut weights) = (Sha256::new(), Sha256::new());
-        let tensors: Vec<Tensor> = base.tensors().collect();
         let ranges: Vec<Range<u64>> = tensors.iter().flat_map(|tensor| pieces(&tensor.range)).collect();
-        let mut read = base.gguf().read(&ranges).await?.into_iter();
-        for tensor in &tensors {
+        let mut read = gguf.read(&ranges).await?.into_iter();
+        for tensor in tensors {
             let head = format!("{} {}×{}", tensor.name, tensor.rows, tensor.cols);
             weights.update(format!("{head} {}\n", tensor.ty.name()));
             for piece in read.by_ref().take(pieces(&tensor.range).len()) {
@@ -64,7 +57,7 @@ impl Fingerprint {
             }
             if tensor.rows == 1 {
                 model.update(format!("{head}\n"));
-                model.update(bytemuck::cast_slice::<f32, u8>(&base.vector(tensor.name)));
+                model.update(bytemuck::cast_slice::<f32, u8>(&vector(tensor.name)));
             }
         }
         Ok(Fingerprint { model: hex(model), weights: hex(weights) })

@@ -8,6 +8,7 @@ use std::sync::OnceLock;
 use rayon::prelude::*;
 
 use super::config::{Config, interleaved_row};
+use super::gguf::source::now;
 use super::tensors::{self, Stored};
 use super::{Error, Fingerprint, Gguf, Matrix, Module, Tensor, TensorInfo, fingerprint};
 
@@ -36,7 +37,7 @@ impl Base {
 
     /// Reads the fingerprint of a base that is not in memory: at most 64 KiB of each tensor.
     pub(crate) async fn with_fingerprint(self) -> Result<Base, Error> {
-        let fingerprint = Fingerprint::read(&self).await?;
+        let fingerprint = self.read_fingerprint().await?;
         Ok(Base { fingerprint: fingerprint.into(), ..self })
     }
 
@@ -50,9 +51,15 @@ impl Base {
         self.random
     }
 
-    /// The digests that identify the base.
+    /// The digests that identify the base. They are computed once.
     pub fn fingerprint(&self) -> Fingerprint {
-        self.fingerprint.get_or_init(|| Fingerprint::of_memory(self)).clone()
+        let read = || now(self.read_fingerprint()).expect("reads from memory succeed");
+        self.fingerprint.get_or_init(read).clone()
+    }
+
+    async fn read_fingerprint(&self) -> Result<Fingerprint, Error> {
+        let tensors: Vec<Tensor> = self.tensors().collect();
+        Fingerprint::read(&self.gguf, &tensors, |name| self.vector(name)).await
     }
 
     /// The digest of its tokens and merges. Bases with equal ones have the same ids for the same pieces of text.

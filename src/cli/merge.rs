@@ -96,7 +96,7 @@ pub fn after_training(
     base: &Base,
     adapter: &Adapter,
     target: &Target,
-    say: &Say,
+    say: &output::Say,
 ) -> Result<()> {
     let out = recipe.output.dir.join(format!("{}.gguf", Target::file_stem(target.name())));
     let comparison = ComparisonArgs::of_recipe(recipe).open(base)?;
@@ -104,9 +104,6 @@ pub fn after_training(
     let modelfile = write(base, adapter, &out, what, comparison.as_ref(), say)?;
     target.create(&modelfile, say)
 }
-
-/// Prints a labelled line, or does not.
-pub type Say = dyn Fn(&str, String);
 
 /// Merges into a temporary file, compares the result, moves the file to its place, and writes the Modelfile. Returns the path of
 /// the Modelfile.
@@ -116,7 +113,7 @@ fn write(
     out: &Path,
     (ty, template): (MergeType, &Template),
     comparison: Option<&Comparison>,
-    say: &Say,
+    say: &output::Say,
 ) -> Result<PathBuf> {
     let name = out.file_name().context("--out is not a file name; use a name like merged.gguf")?;
     let staged = files::beside(out)?;

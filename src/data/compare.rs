@@ -2,46 +2,8 @@
 
 use std::ops::Range;
 
-use super::batch::{IGNORE, Sample};
-
-/// The part that a sample plays in training.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub enum Side {
-    /// An example to imitate.
-    #[default]
-    Example,
-    /// The better answer of a pair. The worse one follows it.
-    Chosen,
-    /// The worse answer of a pair.
-    Rejected,
-    /// An answer that was rated good.
-    Desirable,
-    /// An answer that was rated bad.
-    Undesirable,
-}
-
-impl Side {
-    /// Whether the answer is a good one.
-    pub fn is_good(self) -> bool {
-        matches!(self, Side::Chosen | Side::Desirable)
-    }
-
-    /// Whether the answer is a bad one.
-    pub fn is_bad(self) -> bool {
-        matches!(self, Side::Rejected | Side::Undesirable)
-    }
-
-    /// The name for messages.
-    pub fn name(self) -> &'static str {
-        match self {
-            Side::Example => "example",
-            Side::Chosen => "chosen",
-            Side::Rejected => "rejected",
-            Side::Desirable => "desirable",
-            Side::Undesirable => "undesirable",
-        }
-    }
-}
+pub use super::sample::Side;
+use super::sample::{IGNORE, Sample};
 
 /// Kinds of records that a dataset can have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! The micro-batches of an optimizer step, and how their samples are compared.
 
-use super::batch::{MicroBatch, Sample};
-use super::compare::Side;
+use super::micro_batch::MicroBatch;
+use super::sample::{Sample, Side};
 
 /// The micro-batches of one optimizer step. Its loss is the mean over `loss_tokens`, however they are split into micro-batches.
 #[derive(Clone, Debug, Default, PartialEq)]

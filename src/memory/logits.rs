@@ -1,6 +1,6 @@
 //! The rows of logits that exist at a time.
 
-use super::plan::Passes;
+use super::passes::Passes;
 use crate::base::config::Config;
 use crate::gpu::Gpu;
 use crate::ops::linear::cuda;

@@ -4,6 +4,7 @@ use super::experts::{ExpertActs, ExpertScratch, Offloaded};
 use super::keep::{Kept, LayerCosts, Recompute, Shared, choose};
 use super::lend::Lent;
 use super::logits::{self, LongPanels};
+use super::passes::Passes;
 use super::storage::Storages;
 use super::table::{self, Entry, Own, Saved, Span, TABLE, TEMPS, Temp};
 use super::widths::LayerWidths;
@@ -64,17 +65,6 @@ pub struct Shapes {
     pub panels: Option<u64>,
     /// Whether the output projection is one of these products.
     pub long_head: bool,
-}
-
-/// The passes that a plan is for.
-#[derive(Clone, Copy, Debug)]
-pub struct Passes {
-    /// Their largest micro-batch.
-    pub capacity: Capacity,
-    /// Whether adapters read inputs with dropout.
-    pub masked: bool,
-    /// Bound on what layers keep.
-    pub recompute: Recompute,
 }
 
 /// The model and the adapter, as far as a plan depends on them.

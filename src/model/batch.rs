@@ -1,6 +1,5 @@
 //! One micro-batch in training: its inputs, the adapter, and the activations that it uses.
 
-use super::experts::ExpertLoras;
 use super::{Inputs, Trainable};
 use crate::gpu::Recorder;
 use crate::memory::{Activations, Chunk, LayerActs};
@@ -99,4 +98,11 @@ impl<'a> Batch<'a> {
     pub fn keys_values(&self, donor: usize) -> [Act; 2] {
         self.acts.keys_values(donor, self.inputs.tokens)
     }
+}
+
+/// The adapters of a layer's experts.
+#[derive(Clone, Copy, Default)]
+pub(super) struct ExpertLoras<'a> {
+    pub gate_up: Option<ExpertLora<'a>>,
+    pub down: Option<ExpertLora<'a>>,
 }

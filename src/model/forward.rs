@@ -10,7 +10,7 @@ use crate::model::{Inputs, Trainable};
 use crate::ops::act::Act;
 use crate::ops::attention::Attention;
 use crate::ops::dropout::Mask;
-use crate::ops::heads::coop16::Turn;
+use crate::ops::heads::Rotation;
 use crate::ops::linear::Projection;
 use crate::ops::lora::Input;
 use crate::ops::pass::Pass;
@@ -233,7 +233,7 @@ pub(super) fn gated_attention<'a>(a: &'a LayerActs, l: &LayerConfig) -> &'a Act 
 
 impl Layer {
     /// The rotary embeddings of queries and of keys.
-    pub(super) fn turns<'a>(&'a self, inputs: &'a Inputs) -> [Option<Turn<'a>>; 2] {
+    pub(super) fn turns<'a>(&'a self, inputs: &'a Inputs) -> [Option<Rotation<'a>>; 2] {
         [0, 1].map(|i| self.rope.as_ref().map(|rope| (&inputs.positions, &rope[i])))
     }
 

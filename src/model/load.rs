@@ -1,12 +1,12 @@
 //! Uploading a model.
 
-use super::{DeltaLayer, Dense, Layer, Model, PerLayerBranch, PerLayerInput, experts, offload, stream};
+use super::upload::Upload;
+use super::{DeltaLayer, Dense, Layer, Model, PerLayerBranch, PerLayerInput, experts, offload};
 use crate::base::Base;
 use crate::base::config::Rotary;
 use crate::base::gguf::source::now;
 use crate::gpu::{Gpu, GpuError};
 use crate::memory::CHUNK;
-use crate::ops::Weight;
 use crate::ops::delta::Frozen;
 use crate::ops::rms_norm::Norm;
 use crate::ops::rope::Table;
@@ -103,12 +103,6 @@ fn shared_table(
     Ok(table)
 }
 
-/// Uploads tensors of a base by name.
-pub(super) struct Upload<'a, 'b> {
-    pub gpu: &'a Gpu,
-    pub base: &'b Base,
-}
-
 impl Upload<'_, '_> {
     /// Layer `layer`, with experts and rotary table that are there already.
     async fn layer(
@@ -187,10 +181,6 @@ impl Upload<'_, '_> {
         })
     }
 
-    pub async fn matrix(&self, name: &str) -> Result<Weight, GpuError> {
-        Ok(self.optional(name).await?.expect("the base checked its tensors when it was opened"))
-    }
-
     async fn dense(&self, layer: usize) -> Result<Dense, GpuError> {
         let modules = self.base.config().layers[layer].dense_modules();
         let [gate, up, down] = modules.map(|module| format!("blk.{layer}.{}", module.gguf_name()));
@@ -200,45 +190,5 @@ impl Upload<'_, '_> {
             up: self.matrix(&up).await?,
             down: self.matrix(&down).await?,
         })
-    }
-
-    pub async fn optional(&self, name: &str) -> Result<Option<Weight>, GpuError> {
-        let Some(matrix) = self.base.tensor(name) else { return Ok(None) };
-        let mut weight = stream::weight(self.gpu, self.base, &matrix).await?;
-        if let Some(bias) = self.base.bias(name) {
-            weight.bias = Some(self.gpu.upload(name, &bias)?);
-        }
-        Ok(Some(weight))
-    }
-
-    /// The matrix as `count` matrices of `rows` rows.
-    pub async fn row_parts(&self, name: &str, rows: usize, count: usize) -> Result<Vec<Weight>, GpuError> {
-        let whole = self.base.tensor(name).expect("the base checked its tensors when it was opened");
-        let mut parts = Vec::with_capacity(count);
-        for i in 0..count {
-            let part = whole.rows(i * rows..(i + 1) * rows);
-            parts.push(stream::weight(self.gpu, self.base, &part).await?);
-        }
-        Ok(parts)
-    }
-
-    /// The norm `name`, or the identity of `width` values where the layer has none.
-    fn norm_if(&self, present: bool, name: &str, width: usize) -> Result<Norm, GpuError> {
-        match present {
-            true => self.norm(name, self.base.config().rms_eps),
-            false => Ok(Norm::identity(width)),
-        }
-    }
-
-    /// The norm `name` of queries with the factor on the scores: a rotary embedding that turns a part of a head cannot have it.
-    fn scaled_norm(&self, name: &str, factor: f64) -> Result<Norm, GpuError> {
-        let weight: Vec<f32> =
-            self.base.vector(name).into_iter().map(|w| (f64::from(w) * factor) as f32).collect();
-        Norm::new(self.gpu, name, Some(&weight), weight.len(), self.base.config().rms_eps)
-    }
-
-    pub fn norm(&self, name: &str, eps: f32) -> Result<Norm, GpuError> {
-        let weight = self.base.vector(name);
-        Norm::new(self.gpu, name, Some(&weight), weight.len(), eps)
     }
 }

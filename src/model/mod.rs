@@ -13,6 +13,7 @@ mod offload;
 pub mod plan;
 mod stream;
 mod trainable;
+mod upload;
 
 use crate::base::config::Config;
 use crate::base::{Base, Module};

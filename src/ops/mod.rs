@@ -128,6 +128,27 @@ impl View<'_> {
     }
 }
 
+/// The destination of a product: columns of the result from `first` (a multiple of 128) on, as many as there are or fit the view.
+#[derive(Clone, Copy)]
+pub struct Columns<'a> {
+    /// `[rows, …]`.
+    pub y: View<'a>,
+    /// The column of the result that is the view's first.
+    pub first: usize,
+}
+
+impl<'a> Columns<'a> {
+    /// All columns.
+    pub fn all(y: View<'a>) -> Columns<'a> {
+        Columns { y, first: 0 }
+    }
+
+    /// Their number, of a result of `columns` columns.
+    fn count(&self, columns: usize) -> usize {
+        (columns - self.first).min(self.y.rows.stride - self.y.offset)
+    }
+}
+
 /// A matrix of adapter parameters or of their gradients: a part of a larger buffer.
 #[derive(Clone, Debug)]
 pub struct Param {

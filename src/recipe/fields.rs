@@ -10,8 +10,8 @@ use serde_json::json;
 
 use super::error::RecipeError;
 use super::keys::nearest;
-use super::schema::{Seen, one_or_more, target_modules, variants};
-use super::source::{Entry, Node, Source, Value};
+use super::kinds::{one_or_more, target_modules, variants};
+use super::source::{Entry, Node, Seen, Source, Value};
 use super::{Cache, Switch, TargetModules};
 use crate::adapter::AdapterPath;
 use crate::base::Module;
@@ -25,6 +25,15 @@ pub(super) struct Section<'a> {
     pub source: &'a Source<'a>,
     pub name: &'static str,
     pub entries: &'a [Entry],
+}
+
+impl Source<'_> {
+    /// The section `name`; empty if the recipe does not have it.
+    pub fn section(&self, name: &'static str) -> Section<'_> {
+        let entries = self.entries.iter().find(|e| e.key == name).map(|e| &e.node.value);
+        let entries = if let Some(Value::Table(entries)) = entries { entries.as_slice() } else { &[] };
+        Section { source: self, name, entries }
+    }
 }
 
 impl Section<'_> {

@@ -7,6 +7,7 @@ mod changes;
 mod error;
 mod fields;
 mod keys;
+mod kinds;
 mod lora;
 mod objective;
 mod read;

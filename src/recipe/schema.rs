@@ -1,14 +1,10 @@
 //! The JSON schema of a recipe, for editors and scripts. Types come from the code that reads a recipe, which notes every key
 //! that it looks up; defaults and descriptions come from the comments of `recipes/chat.toml`.
 
-use serde::Deserialize;
-use serde::de::IntoDeserializer;
-use serde::de::value::{Error as VariantError, StrDeserializer};
 use serde_json::{Map, Value, json};
 
 use super::source::Source;
 use super::{Syntax, keys, sections};
-use crate::families;
 
 /// Address at which editors find the schema of the latest version.
 pub const SCHEMA_URL: &str =
@@ -21,13 +17,6 @@ const COMPLETE: &str =
 const MANUAL: &str = include_str!("../../recipes/chat.toml");
 /// Section of the keys of `[[data.sources]]`.
 const SOURCES: &str = "data.sources";
-
-/// A key that was looked up, and the schema of its values.
-pub(super) struct Seen {
-    pub section: &'static str,
-    pub key: String,
-    pub schema: Value,
-}
 
 /// The schema, as JSON.
 pub fn schema() -> Value {
@@ -115,31 +104,4 @@ fn described(manual: &str) -> Vec<(String, String)> {
         }
     }
     found
-}
-
-/// The schema of `lora.target_modules`. Several families have the same names.
-pub(super) fn target_modules() -> Value {
-    let mut names: Vec<&str> = Vec::new();
-    for name in families::module_names() {
-        if !names.contains(&name) {
-            names.push(name);
-        }
-    }
-    let list = json!({ "type": "array", "minItems": 1, "uniqueItems": true, "items": { "enum": names } });
-    json!({ "anyOf": [{ "const": "all-linear" }, list] })
-}
-
-/// The schema of a path or a list of paths.
-pub(super) fn one_or_more() -> Value {
-    let text = json!({ "type": "string", "minLength": 1 });
-    json!({ "anyOf": [text, { "type": "array", "minItems": 1, "items": text }] })
-}
-
-/// The names of the variants of `T`, without planned ones.
-pub(super) fn variants<T: for<'de> Deserialize<'de>>() -> Vec<String> {
-    let deserializer: StrDeserializer<VariantError> = "".into_deserializer();
-    // serde writes "unknown variant ``, expected `y` or `z`".
-    let message = T::deserialize(deserializer).err().map_or(String::new(), |error| error.to_string());
-    let names = message.split_once(", expected ").map_or("", |(_, names)| names);
-    names.split('`').skip(1).step_by(2).map(str::to_owned).collect()
 }

@@ -9,8 +9,13 @@ use serde_json::value::RawValue;
 use toml::de::{DeTable, DeValue};
 
 use super::error::{Place, RecipeError};
-use super::fields::Section;
-use super::schema::Seen;
+
+/// A key that was looked up, and the schema of its values.
+pub(super) struct Seen {
+    pub section: &'static str,
+    pub key: String,
+    pub schema: serde_json::Value,
+}
 
 /// Syntax of a recipe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,13 +93,6 @@ impl<'a> Source<'a> {
             source.apply(index, key.as_ref(), value.as_ref())?;
         }
         Ok(source)
-    }
-
-    /// The section `name`; empty if the recipe does not have it.
-    pub fn section(&self, name: &'static str) -> Section<'_> {
-        let entries = self.entries.iter().find(|e| e.key == name).map(|e| &e.node.value);
-        let entries = if let Some(Value::Table(entries)) = entries { entries.as_slice() } else { &[] };
-        Section { source: self, name, entries }
     }
 
     /// Name of the recipe in messages.

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::OnceLock;
 
-use super::reference::References;
+use super::references::References;
 use crate::data::batch::{BatchError, Batching, Compared, Comparison, MicroBatch, Sample, Step, StepPlan};
 use crate::data::compare::mismatched;
 use crate::recipe::Recipe;

@@ -2,40 +2,17 @@
 
 use web_time::Instant;
 
+use super::general::longest;
 use super::metrics::{Effects, GeneralReply, MetricsEvent, Shift, TOLERATED};
-use super::{DriveError, Host, OpenBase, Phase, Run, RunEvent, answers};
+use super::{DriveError, Host, Phase, Run, RunEvent, answers};
 use crate::adapter::lora::Adapter;
 use crate::data::batch::Sample;
-use crate::recipe::Recipe;
-use crate::verify::{self, BUILT_IN, Effect, HeldOut};
+use crate::verify::{self, Effect, HeldOut};
 
 /// Describes the text that [`OpenBase::questions`] gives.
 pub const GENERAL: &str = "8 built-in questions";
-/// The questions among [`BUILT_IN`] that are also answered: of facts, numbers and words.
-const ANSWERED: [usize; 3] = [0, 1, 3];
-/// Most tokens of these answers: they are short, and a loop shows within so many.
-const MAX_NEW_TOKENS: usize = 24;
 /// Training samples and their tokens that stand for the data if there are no validation samples.
 const SAMPLES: [usize; 2] = [8, 1024];
-
-/// The general questions that a run's model answers, as text and as token ids. There are none without `eval.samples`: replies need kernels
-/// and memory of their own.
-pub(super) fn questions(recipe: &Recipe, base: &OpenBase) -> Vec<(String, Vec<u32>)> {
-    if !recipe.eval.general || recipe.eval.samples.is_empty() {
-        return Vec::new();
-    }
-    let context = base.base.config().context_length;
-    let rendered = ANSWERED.iter().filter_map(|&i| {
-        let text = BUILT_IN[i][0];
-        Some((text.to_owned(), base.prompt(text).ok()?))
-    });
-    rendered.filter(|(_, ids)| ids.len() + longest(recipe) <= context).collect()
-}
-
-/// Most tokens of an answer to a general question.
-pub(super) fn longest(recipe: &Recipe) -> usize {
-    recipe.eval.max_new_tokens.min(MAX_NEW_TOKENS)
-}
 
 impl Run<'_> {
     /// Measures the effects of `adapter`, which is that of `step`, and warns of damage. `exported`: its effect on the validation samples, where the

@@ -15,6 +15,7 @@ mod error;
 mod evaluate;
 pub mod finetune;
 mod fit;
+mod general;
 mod host;
 pub mod identity;
 mod initial;
@@ -28,17 +29,19 @@ mod prepare;
 pub mod range_test;
 mod ready;
 pub mod reference;
+mod references;
 mod settings;
 mod state;
 mod status;
 mod steps;
+mod template;
 mod verdict;
 pub mod wording;
 
 pub use advice::lower_rate;
 pub use compare::Comparing;
 pub use compared::Compared;
-pub use data::{Data, SourceFile, ValidationFile, template};
+pub use data::{Data, SourceFile, ValidationFile};
 pub use drive::REFUSED;
 pub use effects::GENERAL;
 pub use error::{DriveError, RunError};
@@ -51,9 +54,11 @@ pub use open::OpenBase;
 pub use prepare::PreparedRun;
 pub use ready::Ready;
 pub use settings::{
-    dropout, objective, objective_of, offload, optimizer, recompute, schedule, shares, write_options,
+    dropout, objective, objective_of, offload, optimizer, recompute, row_limit, schedule, shares,
+    write_options,
 };
 pub use state::Run;
 pub use status::Status;
-pub use steps::{Steps, capacity, largest, row_limit};
+pub use steps::{Steps, capacity, largest};
+pub use template::template;
 pub use verdict::verdict;

@@ -1,7 +1,7 @@
 //! Everything that a run needs besides the base, planned ahead from recipe and samples.
 
 use super::answers::{questions, with_answer};
-use super::{Data, Identity, OpenBase, RunError, Steps, ValidationFile, capacity, largest, reference};
+use super::{Data, Identity, OpenBase, RunError, Steps, ValidationFile, capacity, largest, references};
 use crate::adapter::lora::Adapter;
 use crate::data::batch::{Capacity, MicroBatch};
 use crate::recipe::Recipe;
@@ -58,8 +58,8 @@ impl PreparedRun {
                 base.base.name()
             )));
         }
-        let general = super::effects::questions(recipe, base);
-        let of_general = general.iter().map(|(_, ids)| ids.len() + super::effects::longest(recipe));
+        let general = super::general::questions(recipe, base);
+        let of_general = general.iter().map(|(_, ids)| ids.len() + super::general::longest(recipe));
         let reply = of_general.chain([longest, with_answer(recipe, &questions)]).max().unwrap_or(0);
         let capacity = Capacity { reply, ..capacity(&steps, &data.train, &validation) };
         let positions = reply.max(recipe.data.row());
@@ -75,7 +75,7 @@ impl PreparedRun {
     /// Digests of base and samples, and of the adapter `initial` if it is the reference.
     pub fn identity(&self, base: &OpenBase, initial: &Adapter) -> Identity {
         let identity = Identity::of(&base.base, &self.data.train, &self.data.weights, &self.data.validation);
-        Identity { initial: self.needs_reference().then(|| reference::digest(initial)), ..identity }
+        Identity { initial: self.needs_reference().then(|| references::digest(initial)), ..identity }
     }
 
     /// Runs the largest batches once, so that out-of-memory errors and overflows occur before the first step. Returns the

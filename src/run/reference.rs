@@ -10,6 +10,7 @@ use sha2::{Digest, Sha256};
 use web_time::Instant;
 
 use super::identity::sha256;
+pub use super::references::{References, digest};
 use super::{DriveError, Host, Phase, PreparedRun, Run, RunEvent, ValidationFile};
 use crate::adapter::lora::Adapter;
 use crate::data::batch::{MicroBatch, Sample};
@@ -23,27 +24,6 @@ pub const FILE: &str = "reference.bin";
 const MAGIC: &[u8; 8] = b"RLREFER1";
 /// Seconds between two writes of the file.
 const WRITE_EVERY: f64 = 20.0;
-
-/// Log-probabilities under the reference, one per sample; 0 for a sample that no step uses.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct References {
-    /// Those of the samples.
-    pub samples: Vec<f64>,
-    /// Those of the prompts with the answers of other samples.
-    pub mismatched: Vec<f64>,
-}
-
-/// SHA-256 of an adapter's matrices.
-pub fn digest(adapter: &Adapter) -> String {
-    let mut hash = Sha256::new();
-    hash.update(format!("{} {} {}", adapter.rank, adapter.alpha, adapter.rslora));
-    for (slot, pair) in &adapter.pairs {
-        hash.update(slot.name());
-        hash.update(bytemuck::cast_slice::<f32, u8>(&pair.a));
-        hash.update(bytemuck::cast_slice::<f32, u8>(&pair.b));
-    }
-    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
-}
 
 impl PreparedRun {
     /// Whether the objective compares with a reference.

@@ -2,6 +2,8 @@
 
 use super::RunError;
 use crate::adapter::WriteOptions;
+use crate::data::batch::Batching;
+use crate::data::compare::Supervision;
 use crate::model::plan::{Offload, Recompute};
 use crate::ops::adamw::AdamW;
 use crate::recipe::{LossType, ObjectiveKeys, ObjectiveName, Recipe, Switch};
@@ -121,5 +123,24 @@ pub fn write_options<'a>(recipe: &'a Recipe, fingerprint: &'a str, vocabulary: &
         dropout: recipe.lora.dropout,
         fingerprint: Some(fingerprint),
         vocabulary: Some(vocabulary),
+    }
+}
+
+pub(super) fn batching(recipe: &Recipe) -> Batching {
+    Batching {
+        batch_size: recipe.train.batch_size,
+        gradient_accumulation_steps: recipe.train.gradient_accumulation_steps,
+        max_seq_len: row_limit(recipe),
+        packing: recipe.data.packing,
+        shuffle: recipe.data.shuffle,
+        seed: recipe.train.seed,
+    }
+}
+
+/// The most tokens of a packed row. The two sides of a pair share one.
+pub fn row_limit(recipe: &Recipe) -> usize {
+    match recipe.train.objective.name.supervision() {
+        Supervision::Pairs => recipe.data.row().saturating_mul(2),
+        Supervision::Examples | Supervision::Ratings => recipe.data.row(),
     }
 }

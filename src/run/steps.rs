@@ -1,9 +1,10 @@
 //! Planning every optimizer step of a run ahead.
 
 use super::compare::{Comparing, plan_units};
+use super::settings::batching;
 use super::{RunError, ValidationFile};
-use crate::data::batch::{Batching, Capacity, MicroBatch, Sample, Step, StepPlan, draw};
-use crate::data::compare::{Supervision, units};
+use crate::data::batch::{Capacity, MicroBatch, Sample, Step, StepPlan, draw};
+use crate::data::compare::units;
 use crate::recipe::Recipe;
 use crate::train::schedule::Schedule;
 use crate::train::{Optimizer, StepReport, TrainError, Trainer};
@@ -86,25 +87,6 @@ impl Steps {
     /// Tokens that pass through the model in step `index`, from 0.
     pub fn tokens(&self, samples: &[Sample], index: usize) -> usize {
         self.plans[index].iter().flatten().map(|&sample| samples[sample].ids.len()).sum()
-    }
-}
-
-pub(super) fn batching(recipe: &Recipe) -> Batching {
-    Batching {
-        batch_size: recipe.train.batch_size,
-        gradient_accumulation_steps: recipe.train.gradient_accumulation_steps,
-        max_seq_len: row_limit(recipe),
-        packing: recipe.data.packing,
-        shuffle: recipe.data.shuffle,
-        seed: recipe.train.seed,
-    }
-}
-
-/// The most tokens of a packed row. The two sides of a pair share one.
-pub fn row_limit(recipe: &Recipe) -> usize {
-    match recipe.train.objective.name.supervision() {
-        Supervision::Pairs => recipe.data.row().saturating_mul(2),
-        Supervision::Examples | Supervision::Ratings => recipe.data.row(),
     }
 }
 

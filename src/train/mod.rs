@@ -11,6 +11,7 @@ pub mod ranks;
 mod results;
 pub mod schedule;
 mod settings;
+mod shares;
 pub mod trainer;
 pub mod watch;
 

@@ -136,7 +136,7 @@ impl<'a> Trainer<'a> {
         let Some(mut exchange) = self.take_exchange() else {
             return self.accumulate(step, number, 0..step.micro_batches.len()).await;
         };
-        exchange.sum(self, step, number).await?;
+        self.sum_shares(&mut exchange, step, number).await?;
         self.put_back(exchange);
         Ok(())
     }

@@ -22,7 +22,7 @@ use rullama_train::adapter::{self, AdapterPath, Format, OtherBase, WriteOptions,
 use rullama_train::base::Module;
 use rullama_train::base::config::Config;
 use rullama_train::base::gguf::value::Value;
-use rullama_train::base::{Base, Fingerprint, Gguf};
+use rullama_train::base::{Base, Gguf};
 use rullama_train::families;
 use rullama_train::recipe::{self, Recipe};
 use rullama_train::run;
@@ -548,7 +548,7 @@ fn relative_of_dense(tensor: &str) -> Base {
 fn an_adapter_knows_its_base() {
     let (dense, requantized) = (dense_base(), relative_of_dense("blk.3.ffn_up.weight"));
     let other = relative_of_dense("blk.3.attn_norm.weight");
-    let digests = Fingerprint::of(&dense).to_string();
+    let digests = dense.fingerprint().to_string();
     for format in Format::ALL {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let options = WriteOptions { fingerprint: Some(&digests), ..OPTIONS };
@@ -571,7 +571,7 @@ fn an_adapter_knows_its_base() {
         let expected = format!(
             "{} was trained on google/gemma-4-E2B-it ({digests}), but other ({}) is a different model; use the base",
             path.display(),
-            Fingerprint::of(&other)
+            other.fingerprint()
         );
         assert!(error.starts_with(&expected), "{error}\nexpected {expected}");
         let notices = load(&other, OtherBase::Allow).unwrap_or_else(|e| panic!("{e}")).notices;
@@ -659,7 +659,7 @@ fn a_gguf_lora_may_have_a_rank_for_each_matrix() {
 fn several_adapters_are_loaded_as_one() {
     let (dir, base) = (tempfile::tempdir().expect("a temporary folder"), dense_base());
     let config = base.config();
-    let digests = Fingerprint::of(&base).to_string();
+    let digests = base.fingerprint().to_string();
     let write = |name: &str, format, modules: &[Module], options: &WriteOptions| {
         let adapter = adapter(config, modules);
         let path =

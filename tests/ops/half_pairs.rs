@@ -4,8 +4,8 @@ use libtest_mimic::Failed;
 use pollster::block_on;
 use rullama_train::gpu::{Gpu, GpuError};
 use rullama_train::ops::act::Act;
+use rullama_train::ops::heads::Rotation;
 use rullama_train::ops::heads::coop16 as coop_heads;
-use rullama_train::ops::heads::coop16::Turn;
 use rullama_train::ops::heads::coop16_backward as coop_heads_backward;
 use rullama_train::ops::pack::Packed;
 use rullama_train::ops::rms_norm::Norm;
@@ -71,7 +71,7 @@ impl<'a> Pair<'a> {
         })
     }
 
-    fn turn(&self) -> Option<Turn<'_>> {
+    fn turn(&self) -> Option<Rotation<'_>> {
         self.table.as_ref().map(|table| (&self.positions, table))
     }
 

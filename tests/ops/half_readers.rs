@@ -6,7 +6,6 @@ use rullama_train::base::formats::planes::to_planes;
 use rullama_train::base::formats::{GgmlType, dequantize, random_blocks};
 use rullama_train::gpu::Gpu;
 use rullama_train::gpu::shader::{SOURCES, expand};
-use rullama_train::ops::op;
 
 use super::check::{Check, Outcome, wide};
 use super::coop::HALF;
@@ -41,9 +40,9 @@ pub fn values(gpu: &Gpu) -> Outcome {
     let mut check = Check::new("readers in f16", HALF);
     for ty in GgmlType::SUPPORTED {
         let blocks = random_blocks(ty, ROWS * COLS / ty.block_len(), 5);
-        let own = format!("formats/half/{}", op::reader(ty));
+        let own = format!("formats/half/{}", ty.reader());
         let half = SOURCES.iter().map(|(name, _)| *name).find(|name| *name == own);
-        let reader = [format!("formats/{}", op::reader(ty)), half.unwrap_or("formats/half/any").to_string()];
+        let reader = [format!("formats/{}", ty.reader()), half.unwrap_or("formats/half/any").to_string()];
         let [reader, half] = reader.map(|name| expand(&name, &[], &[]));
         let text = [HEAD, &reader, &half, KERNEL].concat();
         let found = run(device, queue, &text, &to_planes(ty, ROWS, &blocks))?;

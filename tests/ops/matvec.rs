@@ -8,7 +8,6 @@ use rullama_train::ops::block_end::{self, Next};
 use rullama_train::ops::cached_gated;
 use rullama_train::ops::matvec::integers::Integers;
 use rullama_train::ops::matvec::{self, Down};
-use rullama_train::ops::op;
 use rullama_train::ops::rms_norm::Norm;
 use rullama_train::reference;
 
@@ -93,7 +92,7 @@ const BYTES: Tolerance = Tolerance { norm: 5e-5, relative: 2e-4, absolute: 2e-4 
 /// Products of one row in bytes, which the end of a block or a gate left, alone and side by side, and with an adapter's `A`.
 pub fn in_bytes(gpu: &Gpu) -> Outcome {
     let mut checks = [Check::new("matvec", BYTES), Check::new("matvec z", PRODUCT)];
-    let formats = GgmlType::SUPPORTED.into_iter().filter(|ty| op::byte_reader(*ty).is_some());
+    let formats = GgmlType::SUPPORTED.into_iter().filter(|ty| ty.byte_reader().is_some());
     let formats: Vec<GgmlType> = formats.collect();
     for (i, ty) in formats.iter().copied().enumerate() {
         let pair = [ty, formats[(i + 1) % formats.len()]];

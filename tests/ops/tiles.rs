@@ -4,7 +4,6 @@ use rullama_train::base::formats::GgmlType;
 use rullama_train::gpu::{Choice, Fault, Gpu, GpuError, Product, Tier};
 use rullama_train::ops::linear::tiling::{COOP8, COOP16, TILED, Tiling};
 use rullama_train::ops::linear::tune::{Found, tune};
-use rullama_train::ops::op;
 
 use super::check::Outcome;
 use super::linear::widths;
@@ -54,7 +53,7 @@ fn search(gpu: &Gpu) -> Result<Found, GpuError> {
     let product = |entry, columns, summed| Product {
         shader: tiling(gpu).shader,
         entry,
-        format: op::reader(GgmlType::Q4_K),
+        format: GgmlType::Q4_K.reader(),
         rows: 64,
         columns,
         summed,
@@ -78,7 +77,7 @@ fn products(tiling: &'static Tiling) -> Vec<Product> {
     let mut products = Vec::new();
     for (rows, width, outputs, tiled) in rows.chain(tiles) {
         for ty in GgmlType::SUPPORTED {
-            let (format, inputs) = (op::reader(ty), widths(ty)[width]);
+            let (format, inputs) = (ty.reader(), widths(ty)[width]);
             let pieces = if tiled { vec![64, outputs % 64] } else { vec![outputs] };
             for outputs in pieces {
                 let Tiling { shader, .. } = *tiling;

@@ -26,7 +26,7 @@ pub fn entry_shaders() -> impl Iterator<Item = (&'static str, &'static str)> {
 /// sizes have one.
 fn readers(formats: Vec<&'static str>, sizes: &[(&str, u32)]) -> Option<Vec<&'static str>> {
     let in_bytes = |name: &str| {
-        GgmlType::SUPPORTED.into_iter().find(|ty| op::reader(*ty) == name).and_then(op::byte_reader)
+        GgmlType::SUPPORTED.into_iter().find(|ty| ty.reader() == name).and_then(GgmlType::byte_reader)
     };
     if sizes.contains(&("ENDED", 1)) && formats.len() > 1 {
         return None;
@@ -43,7 +43,7 @@ pub fn combinations() -> Vec<Combination> {
         let imports = |what: &str| source.lines().any(|line| line.trim() == what);
         // A shader of several matrices: one matrix, and three of which the last two have the same format.
         let three = |f| [vec![f], vec!["q4_k", f, f]];
-        let supported = GgmlType::SUPPORTED.map(op::reader);
+        let supported = GgmlType::SUPPORTED.map(GgmlType::reader);
         let formats: Vec<Vec<&str>> = match (imports("#import weight"), imports("#import weights")) {
             (true, _) => supported.map(|f| vec![f]).to_vec(),
             (_, true) => supported.into_iter().flat_map(three).collect(),

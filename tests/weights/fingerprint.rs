@@ -20,7 +20,7 @@ fn fingerprint(change: impl FnOnce(&mut GgufWriter)) -> Fingerprint {
     let mut w = model();
     change(&mut w);
     let gguf = Gguf::from_bytes(w.bytes(), "some.gguf").expect("sound");
-    Fingerprint::of(&Base::from_gguf(gguf, "some").expect("a model"))
+    Base::from_gguf(gguf, "some").expect("a model").fingerprint()
 }
 
 #[test]
@@ -67,7 +67,7 @@ fn other_weights_and_other_models_have_other_fingerprints() {
     for name in ["blk.2.attn_norm.weight", "output_norm.weight", "blk.0.layer_output_scale.weight"] {
         assert_eq!(kinship(&flip(name, 3)), Kinship::OtherModel, "{name}");
     }
-    let tiny = Fingerprint::of(&Base::tiny().expect("part of the program"));
+    let tiny = Base::tiny().expect("part of the program").fingerprint();
     assert_eq!(tiny.kinship(&own), Kinship::OtherModel);
 }
 
@@ -99,7 +99,7 @@ fn a_fingerprint_is_parsed_from_its_text() {
 /// The fingerprint must not change between versions of the program.
 #[test]
 fn the_tiny_model_keeps_its_fingerprint() {
-    let tiny = Fingerprint::of(&Base::tiny().expect("part of the program"));
+    let tiny = Base::tiny().expect("part of the program").fingerprint();
     assert_eq!(tiny.to_string(), "v1:2bf0f068bc09a69c090e623db298d374-7135c1afdc1912e6fbce7137f33ca6e1");
 }
 

@@ -1,7 +1,7 @@
 //! A file that is read in ranges: the model is the same, little of it is in memory, and errors name the file.
 
 use pollster::block_on;
-use rullama_train::base::{Base, Fingerprint};
+use rullama_train::base::Base;
 
 use crate::assert_says;
 use crate::gguf_writer::GgufWriter;
@@ -18,7 +18,7 @@ fn streaming_reads_the_same_model() {
     let (read, largest) = pieces.take_read();
     assert!(largest <= 1 << 20 && read < tiny().len() as u64, "{read} bytes, at most {largest} at once");
     assert_eq!(streamed.config(), whole.config());
-    assert_eq!(Fingerprint::of(&streamed), Fingerprint::of(&whole));
+    assert_eq!(streamed.fingerprint(), whole.fingerprint());
     for matrix in whole.matrices() {
         let tensor = streamed.tensor(matrix.name).expect("the same names");
         assert_eq!((tensor.ty, tensor.rows, tensor.cols), (matrix.ty, matrix.rows, matrix.cols));

@@ -1,10 +1,16 @@
 //! The order of a delta net's value heads. llama.cpp's files and memory have the heads that read one key head `Hk` heads apart;
 //! transformers and mlx-lm have them side by side.
 
-use super::layout::Half;
 use crate::adapter::lora::Slot;
 use crate::base::Module;
 use crate::base::config::DeltaNet;
+
+/// One of the two matrices of a pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(in crate::adapter) enum Half {
+    A,
+    B,
+}
 
 /// Values of a half in transformers' order, which differs only where rows of `B` or columns of `A` belong to value heads.
 pub(super) fn side_by_side(half: Half, values: &[f32], slot: &Slot, delta: &DeltaNet) -> Option<Vec<f32>> {

@@ -5,17 +5,11 @@ use std::borrow::Cow;
 use half::f16;
 
 use super::heads;
+pub(in crate::adapter) use super::heads::Half;
 use crate::adapter::lora::Slot;
 use crate::base::Module;
 use crate::base::config::{Config, DeltaNet, interleaved_row};
 use crate::families::{self, AdapterNames};
-
-/// One of the two matrices of a pair.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(in crate::adapter) enum Half {
-    A,
-    B,
-}
 
 /// Shapes and order of the two matrices in a format.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -9,9 +9,9 @@ use std::path::Path;
 
 use super::assemble::{Names, Place, RankScale, assemble, layer_and_rest};
 use super::layout::{Half, MatrixLayout};
-use super::safetensors_file::{self, Matrix};
+use super::safetensors_file::{self, Matrix, read_file};
 use crate::adapter::lora::{Adapter, MAX_RANK, Slot};
-use crate::adapter::{Error, WriteOptions, read_file};
+use crate::adapter::{Error, WriteOptions};
 use crate::base::Module;
 use crate::base::config::Config;
 use crate::files;

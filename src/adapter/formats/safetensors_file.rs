@@ -49,7 +49,7 @@ pub(in crate::adapter) fn read_metadata(path: &Path) -> Result<HashMap<String, S
 }
 
 /// The names of the tensors in the file at `path`, of which only the header is read. Empty if the file is damaged.
-pub(super) fn read_names(path: &Path) -> Result<Vec<String>, Error> {
+pub(in crate::adapter) fn read_names(path: &Path) -> Result<Vec<String>, Error> {
     let bytes = read_start(path)?;
     let parsed = header(&bytes).and_then(|header| serde_json::from_slice::<Map<String, Value>>(header).ok());
     Ok(parsed.unwrap_or_default().into_iter().map(|(name, _)| name).collect())
@@ -150,4 +150,12 @@ pub(super) fn to_bytes<'a>(
     let mut new = serde_json::to_vec(&entries).expect("an object with text keys is JSON");
     new.resize(new.len().next_multiple_of(8), b' ');
     Ok([&(new.len() as u64).to_le_bytes(), &new[..], &bytes[8 + old.len()..]].concat())
+}
+
+/// Reads a whole file.
+pub(in crate::adapter) fn read_file(path: &Path) -> Result<Vec<u8>, Error> {
+    files::read(path).map_err(|source| Error::Read {
+        path: path.into(),
+        problem: format!("{source}; check the path and its permissions"),
+    })
 }

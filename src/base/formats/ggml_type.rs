@@ -134,6 +134,19 @@ impl GgmlType {
         FORMATS.into_iter().find(|format| format.ty == self)
     }
 
+    /// The file of `shaders/formats/` that reads it, without `.wgsl`.
+    ///
+    /// # Panics
+    /// Panics on a format without kernels, which models are never loaded with.
+    pub fn reader(self) -> &'static str {
+        self.format().unwrap_or_else(|| panic!("{} has no kernels", self.name())).reader
+    }
+
+    /// The file of `shaders/formats/` that reads it as integers in bytes; `None` where there is none.
+    pub fn byte_reader(self) -> Option<&'static str> {
+        self.format().and_then(|format| format.byte_reader)
+    }
+
     /// Whether kernels read a matrix as it is in the file, row by row, instead of as planes of slices.
     pub fn is_row_by_row(self) -> bool {
         self.format().is_some_and(|format| format.planes.is_empty())

@@ -21,6 +21,7 @@ const _: () = assert!(size_of::<BlockIq4Nl>() == GgmlType::IQ4_NL.block_bytes())
 pub(super) static FORMAT: Format = Format {
     ty: GgmlType::IQ4_NL,
     reader: "iq4_nl",
+    byte_reader: None,
     file_type: 25,
     decode: |bytes, out| each(bytes, out, decode),
     scales: Scales::Halves(&[0]),

@@ -22,6 +22,7 @@ const _: () = assert!(size_of::<BlockIq4Xs>() == GgmlType::IQ4_XS.block_bytes())
 pub(super) static FORMAT: Format = Format {
     ty: GgmlType::IQ4_XS,
     reader: "iq4_xs",
+    byte_reader: None,
     file_type: 30,
     decode: |bytes, out| each(bytes, out, decode),
     scales: Scales::Halves(&[0]),

@@ -73,7 +73,9 @@ pub struct Format {
     /// Id, name and block size.
     pub ty: GgmlType,
     /// File of `shaders/formats/` that reads it, without `.wgsl`.
-    pub reader: &'static str,
+    reader: &'static str,
+    /// File of `shaders/formats/` that reads it as integers in bytes, where there is one.
+    byte_reader: Option<&'static str>,
     /// `general.file_type` of a file in which most matrices have this format: `enum llama_ftype` of llama.h.
     pub file_type: u32,
     /// Values of whole blocks, in order. Runs the same f32 operations in the same order as llama.cpp's `dequantize_row_*`

@@ -20,6 +20,7 @@ const _: () = assert!(size_of::<BlockMxfp4>() == GgmlType::MXFP4.block_bytes());
 pub(super) static FORMAT: Format = Format {
     ty: GgmlType::MXFP4,
     reader: "mxfp4",
+    byte_reader: None,
     file_type: 38,
     decode: |bytes, out| each(bytes, out, decode),
     scales: Scales::Exponent(0),

@@ -20,6 +20,7 @@ const _: () = assert!(size_of::<BlockQ2K>() == GgmlType::Q2_K.block_bytes());
 pub(super) static FORMAT: Format = Format {
     ty: GgmlType::Q2_K,
     reader: "q2_k",
+    byte_reader: None,
     file_type: 10,
     decode: |bytes, out| each(bytes, out, decode),
     scales: Scales::Halves(&[80, 82]),

@@ -19,6 +19,7 @@ const _: () = assert!(size_of::<BlockQ3K>() == GgmlType::Q3_K.block_bytes());
 pub(super) static FORMAT: Format = Format {
     ty: GgmlType::Q3_K,
     reader: "q3_k",
+    byte_reader: None,
     file_type: 12,
     decode: |bytes, out| each(bytes, out, decode),
     scales: Scales::Halves(&[108]),

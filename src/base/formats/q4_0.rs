@@ -17,6 +17,7 @@ const _: () = assert!(size_of::<BlockQ4_0>() == GgmlType::Q4_0.block_bytes());
 pub(super) static FORMAT: Format = Format {
     ty: GgmlType::Q4_0,
     reader: "q4_0",
+    byte_reader: Some("bytes/q4_0"),
     file_type: 2,
     decode: |bytes, out| each(bytes, out, decode),
     scales: Scales::Halves(&[0]),

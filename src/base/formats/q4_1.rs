@@ -18,6 +18,7 @@ const _: () = assert!(size_of::<BlockQ4_1>() == GgmlType::Q4_1.block_bytes());
 pub(super) static FORMAT: Format = Format {
     ty: GgmlType::Q4_1,
     reader: "q4_1",
+    byte_reader: None,
     file_type: 3,
     decode: |bytes, out| each(bytes, out, decode),
     scales: Scales::Halves(&[0, 2]),

@@ -20,6 +20,7 @@ const _: () = assert!(size_of::<BlockQ4K>() == GgmlType::Q4_K.block_bytes());
 pub(super) static FORMAT: Format = Format {
     ty: GgmlType::Q4_K,
     reader: "q4_k",
+    byte_reader: Some("bytes/q4_k"),
     file_type: 15,
     decode: |bytes, out| each(bytes, out, decode),
     scales: Scales::Halves(&[0, 2]),

@@ -18,6 +18,7 @@ const _: () = assert!(size_of::<BlockQ5_0>() == GgmlType::Q5_0.block_bytes());
 pub(super) static FORMAT: Format = Format {
     ty: GgmlType::Q5_0,
     reader: "q5_0",
+    byte_reader: None,
     file_type: 8,
     decode: |bytes, out| each(bytes, out, decode),
     scales: Scales::Halves(&[0]),

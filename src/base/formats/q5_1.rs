@@ -19,6 +19,7 @@ const _: () = assert!(size_of::<BlockQ5_1>() == GgmlType::Q5_1.block_bytes());
 pub(super) static FORMAT: Format = Format {
     ty: GgmlType::Q5_1,
     reader: "q5_1",
+    byte_reader: None,
     file_type: 9,
     decode: |bytes, out| each(bytes, out, decode),
     scales: Scales::Halves(&[0, 2]),

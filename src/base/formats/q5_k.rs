@@ -21,6 +21,7 @@ const _: () = assert!(size_of::<BlockQ5K>() == GgmlType::Q5_K.block_bytes());
 pub(super) static FORMAT: Format = Format {
     ty: GgmlType::Q5_K,
     reader: "q5_k",
+    byte_reader: Some("bytes/q5_k"),
     file_type: 17,
     decode: |bytes, out| each(bytes, out, decode),
     scales: Scales::Halves(&[0, 2]),

@@ -19,6 +19,7 @@ const _: () = assert!(size_of::<BlockQ6K>() == GgmlType::Q6_K.block_bytes());
 pub(super) static FORMAT: Format = Format {
     ty: GgmlType::Q6_K,
     reader: "q6_k",
+    byte_reader: Some("bytes/q6_k"),
     file_type: 18,
     decode: |bytes, out| each(bytes, out, decode),
     scales: Scales::Halves(&[208]),

@@ -16,6 +16,7 @@ const _: () = assert!(size_of::<BlockQ8_0>() == GgmlType::Q8_0.block_bytes());
 pub(super) static FORMAT: Format = Format {
     ty: GgmlType::Q8_0,
     reader: "q8_0",
+    byte_reader: None,
     file_type: 7,
     decode: |bytes, out| each(bytes, out, decode),
     scales: Scales::Halves(&[0]),

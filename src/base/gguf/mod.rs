@@ -6,5 +6,6 @@ pub mod source;
 pub mod value;
 pub mod writer;
 
-pub use reader::{Gguf, TensorInfo};
+pub use reader::Gguf;
 pub use source::Source;
+pub use value::TensorInfo;

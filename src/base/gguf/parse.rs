@@ -3,8 +3,7 @@
 //! Nothing in the file is trusted: each length, count and offset is checked against the bytes that are there.
 //! Source: the GGUF specification; llama.cpp `gguf_init_from_reader` refuses the same files.
 
-use super::TensorInfo;
-use super::value::{Array, Value};
+use super::value::{Array, TensorInfo, Value};
 use crate::base::GgmlType;
 use std::collections::HashMap;
 

@@ -2,8 +2,8 @@
 
 use super::parse::{Parsed, parse};
 use super::source::Source;
-use super::value::{FromValue, Value};
-use crate::base::{Error, GgmlType};
+use super::value::{FromValue, TensorInfo, Value};
+use crate::base::Error;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -17,19 +17,6 @@ enum Bytes {
     Owned(Vec<u8>),
     /// In a [`Source`]. The vectors are in memory, each under the position of its first byte.
     Streamed(Box<dyn Source>, BTreeMap<u64, Vec<u8>>),
-}
-
-/// A tensor's entry in the header.
-#[derive(Clone, Debug, PartialEq)]
-pub struct TensorInfo {
-    /// Name as in the file, with `.weight`.
-    pub name: String,
-    /// Sizes in GGUF's `ne` order: the first is the contiguous one (columns, the input width).
-    pub shape: Vec<usize>,
-    /// Element or block format.
-    pub ty: GgmlType,
-    /// Position of the data in the file, in bytes.
-    pub range: Range<u64>,
 }
 
 /// An opened GGUF file.

@@ -1,4 +1,21 @@
-//! GGUF metadata values with their exact types, and conversions to Rust types.
+//! GGUF metadata values with their exact types, and conversions to Rust types; entries of tensors.
+
+use std::ops::Range;
+
+use crate::base::GgmlType;
+
+/// A tensor's entry in the header.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TensorInfo {
+    /// Name as in the file, with `.weight`.
+    pub name: String,
+    /// Sizes in GGUF's `ne` order: the first is the contiguous one (columns, the input width).
+    pub shape: Vec<usize>,
+    /// Element or block format.
+    pub ty: GgmlType,
+    /// Position of the data in the file, in bytes.
+    pub range: Range<u64>,
+}
 
 /// One metadata value. Source: the GGUF specification, `gguf_metadata_value_type`.
 #[derive(Clone, Debug, PartialEq)]

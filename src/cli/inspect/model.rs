@@ -8,7 +8,7 @@ use rullama_train::adapter::lora;
 use rullama_train::base::Module;
 use rullama_train::base::config::LayerConfig;
 use rullama_train::base::formats::file_type_name;
-use rullama_train::base::{Base, Fingerprint, Gguf};
+use rullama_train::base::{Base, Gguf};
 use rullama_train::data::tokenizer::Tokenizer;
 use rullama_train::run::names;
 
@@ -72,7 +72,7 @@ fn trainable(base: &Base) {
     let vocab = output::grouped(config.vocab);
     let shape = format_args!("{}, vocabulary {vocab}; {}", models::shape_of(base), kinds(&config.layers));
     output::line("shape", shape);
-    output::line("identity", Fingerprint::of(base));
+    output::line("identity", base.fingerprint());
     let slots = lora::slots(config, &Module::ALL);
     let parameters: usize = slots.iter().map(|s| s.len_a(1) + s.len_b(1)).sum();
     match Tokenizer::from_gguf(base.gguf()) {

@@ -9,7 +9,6 @@ use std::process::{Command, Output, Stdio};
 use anyhow::{Context, Result, bail};
 use rullama_train::base::ollama;
 
-use super::merge::Say;
 use super::output;
 use super::recipe_args::quoted;
 
@@ -67,7 +66,7 @@ impl Target {
     }
 
     /// Creates the model from a Modelfile. Without the program, prints how.
-    pub fn create(&self, modelfile: &Path, say: &Say) -> Result<()> {
+    pub fn create(&self, modelfile: &Path, say: &output::Say) -> Result<()> {
         let command = format!("ollama create {} -f {}", self.name, quoted(&modelfile.to_string_lossy()));
         if !self.installed {
             say("ollama", format!("not installed here; where it is, run: {command}"));

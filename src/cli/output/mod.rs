@@ -111,6 +111,9 @@ pub fn grouped(n: usize) -> String {
     words::grouped(n, ' ')
 }
 
+/// Prints a labelled line, or does not.
+pub type Say = dyn Fn(&str, String);
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -10,8 +10,8 @@ use tempfile::TempDir;
 use tokio::sync::OnceCell;
 use tokio::task::spawn_blocking;
 
-use super::engine::{self, Job};
 use super::folders::{Folders, plain};
+use super::job::{self, Job};
 use super::problem::Problem;
 use super::recipe::{self, Allowed};
 use super::run::{self, Running};
@@ -66,7 +66,7 @@ impl App {
 
     /// Description of the device. Only the first caller waits for the thread that uses it.
     pub async fn gpu(&self) -> Result<Value, Problem> {
-        self.gpu.get_or_try_init(|| engine::ask(&self.jobs, Job::Gpu)).await?.clone()
+        self.gpu.get_or_try_init(|| job::ask(&self.jobs, Job::Gpu)).await?.clone()
     }
 
     /// The run in progress, or the last one.
@@ -150,7 +150,7 @@ impl App {
     }
 
     async fn plan(&self, allowed: Allowed, files: &Path) -> Result<Check, Problem> {
-        let checked = engine::ask(&self.jobs, |answer| Job::Check(Box::new(allowed), answer)).await?;
+        let checked = job::ask(&self.jobs, |answer| Job::Check(Box::new(allowed), answer)).await?;
         checked.map_err(|problem| problem.without(files))
     }
 
@@ -178,7 +178,7 @@ impl App {
         })
         .await?;
         let overrides = allowed.overrides.clone();
-        engine::ask(&self.jobs, Job::Release).await?;
+        job::ask(&self.jobs, Job::Release).await?;
         let check = self.plan(allowed, files.path()).await?;
         let name = out.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let recipe = |folder: &Path| folder.join("recipe.toml");
@@ -217,7 +217,7 @@ impl App {
     pub async fn export(self: Arc<App>, what: Export) -> Result<(String, Vec<String>), Problem> {
         let _turn = self.turn.lock().await;
         self.check_free()?;
-        engine::ask(&self.jobs, Job::Release).await?;
+        job::ask(&self.jobs, Job::Release).await?;
         let app = self.clone();
         blocking(move || {
             let base = app.folders.base(&what.base)?;
@@ -252,7 +252,7 @@ impl App {
     pub async fn merge(self: Arc<App>, what: Merge) -> Result<(PathBuf, String), Problem> {
         let _turn = self.turn.lock().await;
         self.check_free()?;
-        engine::ask(&self.jobs, Job::Release).await?;
+        job::ask(&self.jobs, Job::Release).await?;
         let app = self.clone();
         blocking(move || {
             let base = app.folders.base(&what.base)?;

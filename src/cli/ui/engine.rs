@@ -1,58 +1,14 @@
 //! The thread that uses the device for the page: it checks recipes and replies. Requests wait for one another. The base of the last
 //! conversation stays on the device until something else needs the room.
 
-use std::path::PathBuf;
-use std::sync::mpsc::{Receiver, Sender};
+use std::sync::mpsc::Receiver;
 
-use rullama_train::adapter::Loaded;
-use rullama_train::gpu::{Backend, Gpu, GpuError, KernelSetting};
-use rullama_train::model::Trainable;
-use rullama_train::model::plan::{Offload, Passes, Plan, with_experts};
-use rullama_train::recipe::Recipe;
-use rullama_train::run::{self, wording};
-use serde_json::Value;
-use tempfile::TempDir;
-use tokio::sync::mpsc::UnboundedSender;
-use tokio::sync::oneshot;
+use rullama_train::gpu::{Backend, KernelSetting};
 
+use super::job::{Job, Piece, quick};
 use super::problem::Problem;
-use super::recipe::Allowed;
 use super::talk;
-use super::types::{self, Check, Counts, Message, Sampling};
-use crate::cli::output::grouped;
 use crate::cli::setup::device::Device;
-use crate::cli::setup::session::Session;
-
-/// A request to the thread.
-pub enum Job {
-    /// Describe the device.
-    Gpu(oneshot::Sender<Result<Value, Problem>>),
-    Check(Box<Allowed>, oneshot::Sender<Result<Check, Problem>>),
-    Chat(Box<Chat>),
-    /// Make room on the device.
-    Release(oneshot::Sender<()>),
-    /// End the thread.
-    End,
-}
-
-/// A conversation to continue.
-pub struct Chat {
-    pub base: String,
-    /// Folder or file of the adapter, and the temporary folder that it is in.
-    pub adapter: Option<(TempDir, PathBuf)>,
-    pub messages: Vec<Message>,
-    pub sampling: Sampling,
-    /// Gets the reply in pieces. Closed when the page no longer wants it.
-    pub pieces: UnboundedSender<Piece>,
-}
-
-/// A part of a reply.
-pub enum Piece {
-    Text(String),
-    Failed(Problem),
-    /// The reply is whole.
-    Done,
-}
 
 /// Opens the device and answers requests until [`Job::End`].
 pub fn serve(jobs: &Receiver<Job>) {
@@ -72,74 +28,4 @@ pub fn serve(jobs: &Receiver<Job>) {
             }
         };
     }
-}
-
-/// Answers a request that needs no model on the device.
-pub fn quick(job: Job, gpu: Result<&Gpu, &Problem>) {
-    let gpu = gpu.map_err(Problem::clone);
-    // Whoever asked may be gone.
-    match job {
-        Job::Gpu(answer) => drop(answer.send(gpu.map(types::gpu))),
-        Job::Check(what, answer) => drop(answer.send(gpu.and_then(|gpu| check(gpu, &what)))),
-        Job::Release(answer) => drop(answer.send(())),
-        Job::Chat(_) | Job::End => {}
-    }
-}
-
-/// Sends a request to the thread and waits for the answer.
-pub async fn ask<T>(jobs: &Sender<Job>, job: impl FnOnce(oneshot::Sender<T>) -> Job) -> Result<T, Problem> {
-    let (sender, receiver) = oneshot::channel();
-    let gone = || Problem::new("the program is ending");
-    jobs.send(job(sender)).map_err(|_| gone())?;
-    receiver.await.map_err(|_| gone())
-}
-
-/// Everything up to the first step that needs no weights on the device, and the memory plan.
-fn check(gpu: &Gpu, what: &Allowed) -> Result<Check, Problem> {
-    let (session, loaded) = Session::read(&what.rooted)?;
-    let plan = plan(gpu, &session, &loaded)?;
-    let (frozen, prepared) = (&session.frozen, &session.prepared);
-    let (base, data) = (&frozen.base, &prepared.data);
-    let config = base.config();
-    let recipe = &session.recipe;
-    if let Some(limit) =
-        recipe.train.memory_limit.filter(|gib| plan.total() as f64 > gib * f64::from(1 << 30))
-    {
-        let message = wording::over_memory_limit(recipe, prepared.capacity, plan.total(), "");
-        return Err(Problem::of_key(
-            "train.memory_limit",
-            format!("{message} (train.memory_limit = {limit})"),
-        ));
-    }
-    let notices = data.notices.iter().map(ToString::to_string);
-    let mut fitted = what.recipe.clone();
-    fitted.data.max_seq_len = recipe.data.max_seq_len;
-    Ok(Check {
-        recipe: fitted.pinned(&frozen.fingerprint).to_resolved_toml(),
-        base: format!(
-            "{}: {} layers, width {}, vocabulary {}",
-            base.name(),
-            config.layers.len(),
-            config.width,
-            grouped(config.vocab)
-        ),
-        parameters: loaded.adapter.parameters(),
-        template: wording::template(&frozen.template, &recipe.data.template),
-        steps: prepared.steps.plans.len(),
-        train: Counts::of(&data.train),
-        validation: Counts::of(&data.validation),
-        plan: types::plan(&plan),
-        warnings: loaded.notices.iter().chain(&prepared.advice).cloned().chain(notices).collect(),
-    })
-}
-
-/// The memory plan that the run will have.
-fn plan(gpu: &Gpu, session: &Session, loaded: &Loaded) -> Result<Plan, Problem> {
-    let (recipe, base): (&Recipe, _) = (&session.recipe, &session.frozen.base);
-    let failed = |error: GpuError| Problem::new(error.to_string());
-    let trainable = Trainable::new(gpu, &loaded.adapter, base.config().layers.len()).map_err(failed)?;
-    let masked = run::dropout(recipe).probability > 0.0;
-    let passes = Passes { capacity: session.prepared.capacity, masked, recompute: run::recompute(recipe) };
-    let offload = if with_experts(base).is_empty() { Offload::Never } else { run::offload(recipe) };
-    Ok(Plan::ahead(gpu, base, session.prepared.positions, &trainable, passes, offload))
 }

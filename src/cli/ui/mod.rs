@@ -1,8 +1,9 @@
-//! `ui`: the page with this program as its backend, for the person at this machine. The page is the face; the program trains.
+//! `ui`: the page with this program as its backend, for the person at this machine. The browser page is the front end; this process trains.
 
 mod app;
 mod engine;
 mod folders;
+mod job;
 mod page;
 mod problem;
 mod recipe;
@@ -28,8 +29,8 @@ use tokio::sync::watch;
 use super::http::{self, Access, Key};
 use super::{output, web};
 use app::App;
-use engine::Job;
 use folders::Folders;
+use job::Job;
 use uploads::Uploads;
 
 /// Maximum size of a request. Files arrive in parts.

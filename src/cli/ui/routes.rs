@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc::unbounded_channel;
 
 use super::app::{App, blocking};
-use super::engine::{self, Job, Piece};
+use super::job::{self, Job, Piece};
 use super::page;
 use super::problem::Problem;
 use super::run::Running;
@@ -157,7 +157,7 @@ async fn chat(State(app): Shared, request: Request) -> Answer {
     let shared = app.clone();
     let (base, adapter) =
         blocking(move || Ok((shared.folders.base(&base)?, shared.adapter(&adapter)?))).await?;
-    let job = Job::Chat(Box::new(engine::Chat { base, adapter, messages, sampling, pieces }));
+    let job = Job::Chat(Box::new(job::Chat { base, adapter, messages, sampling, pieces }));
     app.jobs.send(job).map_err(|_| Problem::new("the program is ending"))?;
     let line = |piece: Piece| match piece {
         Piece::Text(text) => json!({ "text": text }).to_string(),

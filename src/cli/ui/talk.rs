@@ -17,7 +17,7 @@ use rullama_train::talk::generate::{CHUNK, Event, Generator, Options};
 use rullama_train::talk::refusal;
 use rullama_train::talk::sampling::Sampling;
 
-use super::engine::{Chat, Job, Piece, quick};
+use super::job::{Chat, Job, Piece, quick};
 use super::problem::Problem;
 use super::types;
 use crate::cli::setup::device::Device;

@@ -7,47 +7,6 @@ use std::path::Path;
 
 use super::error::Problem;
 
-/// Container of a file's records.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub enum Container {
-    /// One JSON object per line.
-    Lines,
-    /// One JSON array of objects, on its own or as the only list of an object.
-    Array,
-    /// JSON objects one after another, each over any number of lines.
-    Objects,
-    /// Rows below a header, separated by commas, semicolons or tabs.
-    Table,
-    /// One text.
-    Text,
-    /// Rows of a Parquet file.
-    Parquet,
-}
-
-impl Container {
-    /// The name for messages.
-    pub fn name(self) -> &'static str {
-        match self {
-            Container::Lines => "JSON Lines",
-            Container::Array => "JSON array",
-            Container::Objects => "JSON objects",
-            Container::Table => "table",
-            Container::Text => "plain text",
-            Container::Parquet => "Parquet",
-        }
-    }
-
-    /// The word for one of its records in messages. Records count from 1; lines of JSON Lines include empty ones.
-    pub fn unit(self) -> &'static str {
-        match self {
-            Container::Lines => "line",
-            Container::Array | Container::Objects => "item",
-            Container::Table | Container::Parquet => "row",
-            Container::Text => "part",
-        }
-    }
-}
-
 /// Container that the ending of a file's name asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ending {

@@ -1,8 +1,8 @@
 //! Errors of datasets. Each message states the place, what was found and what was expected.
 
 use super::comparison_problem::ComparisonProblem;
+use super::kinds::{Container, Format};
 use super::wording::{expected_keys, gib, json_hint, names, no_samples, overlong};
-use super::{Container, Format};
 use crate::data::template::{Role, TemplateError};
 
 /// A problem with its place.
@@ -102,7 +102,7 @@ pub enum Problem {
     #[error(transparent)]
     Comparison(#[from] ComparisonProblem),
     /// No sample remains.
-    #[error("{}", no_samples(self))]
+    #[error("{}", no_samples(*container, invalid.as_ref(), *dropped, *longest, *max_seq_len, *context))]
     NoSamples {
         /// Container of the records.
         container: Container,
@@ -348,7 +348,7 @@ pub enum Problem {
         length: usize,
     },
     /// Samples that are too long.
-    #[error("{}", overlong(self))]
+    #[error("{}", overlong([*count, *total], first, [*length, *longest], *max_seq_len, *context))]
     Overlong {
         /// Number of these samples.
         count: usize,

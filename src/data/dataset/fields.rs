@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::error::Problem;
-use super::shape::{self, Format};
+use super::kinds::{Format, identifies};
 
 /// Keys that `data.fields` can find under another name.
 pub const FIELDS: [&str; 18] = [
@@ -55,7 +55,7 @@ pub(super) fn rename(object: Map<String, Value>, fields: &[Field]) -> Result<Map
     let renamed =
         object.into_iter().map(|(name, value)| match fields.iter().find(|(_, from)| *from == name) {
             Some((key, _)) => (key.clone(), value),
-            None if shape::identifies(&[name.as_str()]) || fields.iter().any(|(key, _)| *key == name) => {
+            None if identifies(&[name.as_str()]) || fields.iter().any(|(key, _)| *key == name) => {
                 (format!("{name} (not in data.fields)"), value)
             }
             None => (name, value),
@@ -70,7 +70,7 @@ pub(super) type Pair = (&'static str, &'static str);
 /// record is no such pair.
 pub(super) fn pair(object: &Map<String, Value>, format: Format) -> Option<(Map<String, Value>, Pair)> {
     let keys: Vec<&str> = object.keys().map(String::as_str).collect();
-    let other = shape::identifies(&keys) || keys.iter().any(|key| CONTEXT.contains(key));
+    let other = identifies(&keys) || keys.iter().any(|key| CONTEXT.contains(key));
     if other || !matches!(format, Format::Auto | Format::PromptCompletion) {
         return None;
     }

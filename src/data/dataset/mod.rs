@@ -18,6 +18,7 @@ mod flags;
 mod foreign;
 mod gemini;
 mod input_ids;
+mod kinds;
 mod messages;
 mod notice;
 mod notice_words;
@@ -47,17 +48,18 @@ use crate::data::template::{Rendered, Template, TrainOn};
 use crate::data::tokenizer::Tokenizer;
 
 use container::Ending;
-use records::{Record, Records};
+use record::Record;
+use records::Records;
 use sample::{Read, sample};
 use tally::Tally;
 
 pub use comparison_problem::ComparisonProblem;
-pub use container::{Compression, Container};
+pub use container::Compression;
 pub use duplicates::duplicates;
 pub use error::{DatasetError, Problem};
 pub use fields::{FIELDS, Field};
+pub use kinds::{Container, Format};
 pub use notice::{Notice, What, merged};
-pub use shape::Format;
 pub use split::{Split, split};
 
 /// Number of records that are parsed in parallel before errors are checked.

@@ -189,3 +189,32 @@ pub(super) fn is_empty(value: &Value) -> bool {
         Value::Bool(_) | Value::Number(_) => false,
     }
 }
+
+/// One record.
+pub(super) enum Record<'a> {
+    /// The text of a JSON value.
+    Text(&'a [u8]),
+    /// An object whose size in bytes is about this.
+    Object(Map<String, Value>, usize),
+}
+
+impl Record<'_> {
+    /// Size in bytes, about.
+    pub fn len(&self) -> usize {
+        match self {
+            Record::Text(text) => text.len(),
+            Record::Object(_, size) => *size,
+        }
+    }
+
+    /// The record as an object.
+    pub fn object(self) -> Result<Map<String, Value>, Problem> {
+        match self {
+            Record::Text(text) => object(text),
+            Record::Object(object, _) => Ok(object),
+        }
+    }
+}
+
+/// A record with its number, from 1. An error concerns the whole file.
+pub(super) type Numbered<'a> = Result<(usize, Record<'a>), Problem>;

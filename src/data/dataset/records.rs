@@ -5,40 +5,12 @@ use std::sync::LazyLock;
 
 use regex::bytes::{Captures, Regex};
 use serde_json::value::RawValue;
-use serde_json::{Map, Value};
 
-use super::container::{Container, Ending};
+use super::container::Ending;
 use super::error::Problem;
-use super::{record, shape, table};
-
-/// One record.
-pub(super) enum Record<'a> {
-    /// The text of a JSON value.
-    Text(&'a [u8]),
-    /// An object whose size in bytes is about this.
-    Object(Map<String, Value>, usize),
-}
-
-impl Record<'_> {
-    /// Size in bytes, about.
-    pub fn len(&self) -> usize {
-        match self {
-            Record::Text(text) => text.len(),
-            Record::Object(_, size) => *size,
-        }
-    }
-
-    /// The record as an object.
-    pub fn object(self) -> Result<Map<String, Value>, Problem> {
-        match self {
-            Record::Text(text) => record::object(text),
-            Record::Object(object, _) => Ok(object),
-        }
-    }
-}
-
-/// A record with its number, from 1. An error concerns the whole file.
-pub(super) type Numbered<'a> = Result<(usize, Record<'a>), Problem>;
+use super::kinds::{self, Container};
+use super::record::{Numbered, Record};
+use super::{record, table};
 
 /// The records of a file.
 pub(super) struct Records<'a> {
@@ -148,7 +120,7 @@ fn keyed(object: &[u8]) -> Option<String> {
     let is_record = |value: &RawValue| {
         let members = record::members(value.get().as_bytes()).unwrap_or_default();
         let keys: Vec<&str> = members.iter().map(|(key, _)| key.as_str()).collect();
-        shape::identifies(&keys) || keys.contains(&"chosen")
+        kinds::identifies(&keys) || keys.contains(&"chosen")
     };
     members.iter().all(|(_, value)| is_record(value)).then(|| members.first().map(|(key, _)| key.clone()))?
 }
@@ -157,7 +129,7 @@ fn keyed(object: &[u8]) -> Option<String> {
 fn wrapped(bytes: &[u8], object: &[u8]) -> Option<(usize, Vec<String>)> {
     let members: Vec<(String, &RawValue)> = record::members(object)?;
     let keys: Vec<&str> = members.iter().map(|(key, _)| key.as_str()).collect();
-    if shape::identifies(&keys) {
+    if kinds::identifies(&keys) {
         return None;
     }
     let is_list = |value: &RawValue| {

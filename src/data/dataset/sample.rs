@@ -6,7 +6,8 @@ use indexmap::IndexSet;
 use serde_json::{Map, Value};
 
 use super::error::Problem;
-use super::shape::{Format, shape};
+use super::kinds::Format;
+use super::shape::shape;
 use super::{Options, Overlong, alpaca, beside, fields, gemini, input_ids, prompt_completion, record, text};
 use crate::data::batch::IGNORE;
 use crate::data::compare::Side;

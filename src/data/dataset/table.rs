@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use serde_json::{Map, Value};
 
 use super::error::Problem;
-use super::records::{Numbered, Record};
+use super::record::{Numbered, Record};
 
 /// Columns whose cells may be JSON.
 const JSON_COLUMNS: [&str; 9] = [

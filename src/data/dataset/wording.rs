@@ -1,6 +1,8 @@
 //! Texts of errors that depend on several values.
 
-use super::{Container, Format, Problem};
+use std::fmt::Display;
+
+use super::kinds::{Container, Format};
 
 /// The keys that identify a format.
 pub(super) fn expected_keys(format: Format) -> String {
@@ -52,12 +54,15 @@ fn longer(longest: usize, max_seq_len: usize, context: usize) -> String {
     }
 }
 
-/// The text of [`Problem::Overlong`].
-pub(super) fn overlong(problem: &Problem) -> String {
-    let Problem::Overlong { count, total, first, length, longest, max_seq_len, context } = problem else {
-        unreachable!("called for this variant")
-    };
-    let noun = if *total == 1 { "sample" } else { "samples" };
+/// The text of an error: `count` of `total` samples are too long.
+pub(super) fn overlong(
+    [count, total]: [usize; 2],
+    first: &str,
+    [length, longest]: [usize; 2],
+    max_seq_len: usize,
+    context: usize,
+) -> String {
+    let noun = if total == 1 { "sample" } else { "samples" };
     let (verb, longest_of) = match count {
         1 => ("is", String::new()),
         _ => ("are", format!(", the longest has {longest}")),
@@ -65,15 +70,19 @@ pub(super) fn overlong(problem: &Problem) -> String {
     format!(
         "{count} of {total} {noun} {verb} longer than max_seq_len = {max_seq_len}: {first} has {length} tokens{longest_of}; {}, or set \
          data.overlong to \"drop\" or \"truncate\"",
-        longer(*longest, *max_seq_len, *context)
+        longer(longest, max_seq_len, context)
     )
 }
 
-/// The text of [`Problem::NoSamples`].
-pub(super) fn no_samples(problem: &Problem) -> String {
-    let Problem::NoSamples { container, dropped, longest, invalid, max_seq_len, context } = problem else {
-        unreachable!("called for this variant")
-    };
+/// The text of an error: no record is a sample. `invalid`: the first one that cannot be used.
+pub(super) fn no_samples<P: Display>(
+    container: Container,
+    invalid: Option<&(usize, P)>,
+    dropped: usize,
+    longest: usize,
+    max_seq_len: usize,
+    context: usize,
+) -> String {
     let unit = container.unit();
     match (dropped, invalid) {
         (_, Some((number, problem))) => {
@@ -86,7 +95,7 @@ pub(super) fn no_samples(problem: &Problem) -> String {
         (n, None) => format!(
             "all {n} samples are longer than max_seq_len = {max_seq_len} and were dropped; {}, or set data.overlong to \
              \"truncate\"",
-            longer(*longest, *max_seq_len, *context)
+            longer(longest, max_seq_len, context)
         ),
     }
 }

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::jinja::GENERATION;
+use super::GENERATION;
 use super::{Conversation, Role};
 use crate::data::tokenizer::Tokenizer;
 

@@ -9,12 +9,10 @@ use minijinja::{AutoEscape, Environment, Error, ErrorKind, UndefinedBehavior, Va
 use serde_json::{Map, Value as Json, json};
 use sha2::{Digest, Sha256};
 
-use super::{Conversation, Message, Role, TemplateError, guard, meter, python};
+use super::date::Date;
+use super::{Conversation, GENERATION, Message, Role, TemplateError, guard, limits, meter, python};
 use crate::data::caught::caught;
 use crate::data::tokenizer::Tokenizer;
-
-/// Markers around the output of a `{% generation %}` block: two Unicode noncharacters, which no text contains.
-pub(super) const GENERATION: (char, char) = ('\u{fdd0}', '\u{fdd1}');
 
 /// Keys under which templates look for the assistant's reasoning.
 const THINKING: [&str; 3] = ["reasoning_content", "reasoning", "thinking"];
@@ -27,34 +25,6 @@ const MAX_MESSAGE: usize = 500;
 
 /// Characters in front of a key that a template reads.
 const KEY: [char; 3] = ['\'', '"', '.'];
-
-/// A date, in days since 1970-01-01.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Date(pub i64);
-
-impl Date {
-    /// Year, month from 1, and day from 1, by Howard Hinnant's `civil_from_days`.
-    pub fn civil(self) -> (i64, i64, i64) {
-        let z = self.0 + 719_468;
-        let (era, day) = (z.div_euclid(146_097), z.rem_euclid(146_097));
-        let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
-        let day = day - (365 * year + year / 4 - year / 100);
-        let month = (5 * day + 2) / 153;
-        let (day, month) = (day - (153 * month + 2) / 5 + 1, if month < 10 { month + 3 } else { month - 9 });
-        (year + era * 400 + i64::from(month <= 2), month, day)
-    }
-
-    /// `2026-09-05`.
-    pub(super) fn iso(self) -> String {
-        let (year, month, day) = self.civil();
-        format!("{year}-{month:02}-{day:02}")
-    }
-
-    /// Day of the week; 0 is Sunday.
-    pub(super) fn weekday(self) -> usize {
-        (self.0 + 4).rem_euclid(7) as usize
-    }
-}
 
 /// A compiled chat template. It can render from any thread.
 pub struct Jinja {
@@ -81,7 +51,7 @@ impl Jinja {
         let (compiled, generation) = generation_filters(source);
         let compiled = guard::guard(&compiled).map_err(&unreadable)?;
         let mut env = Environment::new();
-        env.set_fuel(Some(meter::FUEL));
+        env.set_fuel(Some(limits::FUEL));
         meter::install(&mut env);
         let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
         env.set_syntax(syntax.expect("the usual delimiters"));
@@ -212,16 +182,16 @@ impl Jinja {
             ..variables
         };
         let template = self.env.get_template("chat_template").expect("the only template was added");
-        meter::start(meter::size(&messages) + meter::size(&tools));
+        limits::start(limits::size(&messages) + limits::size(&tools));
         let fails = || self.stopped(FAILS.into());
         let rendered = caught(|| template.render_captured(context)).ok_or_else(fails)?;
         let rendered = rendered.map_err(|error| self.failed(&error))?;
-        meter::ended(rendered.state());
+        limits::ended(rendered.state());
         Ok(rendered.into_output())
     }
 
     fn failed(&self, error: &Error) -> TemplateError {
-        match meter::exceeded(error) {
+        match limits::exceeded(error) {
             Some(limit) => self.stopped(limit.to_owned() + &line(error)),
             None => TemplateError::Refused { name: self.name.clone(), problem: message(error) },
         }

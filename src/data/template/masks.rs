@@ -8,16 +8,16 @@
 use std::cell::Cell;
 use std::ops::Range;
 
+use super::GENERATION;
 use super::encode::Span;
-use super::jinja::GENERATION;
-use super::{Conversation, Jinja, Message, Role, TemplateError, TrainOn, meter};
+use super::{Conversation, Jinja, Message, Role, TemplateError, TrainOn, limits};
 use crate::data::tokenizer::Tokenizer;
 
 /// Upper bound of a control token's length, in bytes.
 const LONGEST_TOKEN: usize = 48;
 
 /// Instructions of all prefixes of a conversation. Those of some hundred messages take fewer.
-const FUEL: u64 = 10 * meter::FUEL;
+const FUEL: u64 = 10 * limits::FUEL;
 /// Instructions that giving a message to the template counts for.
 const PER_MESSAGE: u64 = 50;
 
@@ -120,7 +120,7 @@ struct Rendering<'a> {
 impl Rendering<'_> {
     fn first(&self, count: usize, prompt: bool) -> Result<String, TemplateError> {
         let text = self.jinja.render(self.tokenizer, self.conversation, count, prompt)?;
-        let work = meter::used() + PER_MESSAGE * count as u64;
+        let work = limits::used() + PER_MESSAGE * count as u64;
         let left = self.left.get().checked_sub(work).ok_or_else(|| {
             let messages = self.conversation.messages.len();
             let problem = format!(

@@ -6,16 +6,19 @@
 mod arguments;
 mod built_in;
 mod calls;
+mod date;
 mod encode;
 mod error;
 mod go;
 mod guard;
 mod jinja;
+mod limits;
 mod masks;
 mod meter;
 mod probe;
 mod python;
 mod reply;
+mod reply_syntax;
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -28,12 +31,17 @@ use crate::data::tokenizer::{Special, Tokenizer};
 
 pub use arguments::ArgumentsError;
 pub use built_in::{BuiltIn, InOllama, Piece, Pieces};
+pub use date::Date;
 pub use error::TemplateError;
 pub use go::{Comparison, Difference, GoError, GoTemplate};
-pub use jinja::{Date, Jinja};
+pub use jinja::Jinja;
 pub(crate) use probe::last_loss;
 pub(crate) use python::float;
-pub use reply::{Part, ReplyParts, ReplySyntax};
+pub use reply::{Part, ReplyParts};
+pub use reply_syntax::ReplySyntax;
+
+/// Markers around the output of a `{% generation %}` block: two Unicode noncharacters, which no text contains.
+const GENERATION: (char, char) = ('\u{fdd0}', '\u{fdd1}');
 
 /// Role of a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -7,8 +7,8 @@ use minijinja::value::{Kwargs, Object, ObjectRepr, Serde, ValueKind};
 use minijinja::{Error, ErrorKind, Value};
 use serde::{Serialize, Serializer};
 
-use super::jinja::Date;
-use super::meter;
+use super::date::Date;
+use super::limits;
 use crate::data::digits;
 
 /// Python writes numbers from this power of ten on with an exponent.
@@ -81,12 +81,12 @@ pub(super) fn display(value: &Value) -> Result<String, Error> {
         ValueKind::Undefined => String::new(),
         _ => return repr(value, 0),
     };
-    meter::charge(text.len())?;
+    limits::charge(text.len())?;
     Ok(text)
 }
 
 fn repr(value: &Value, depth: usize) -> Result<String, Error> {
-    meter::check_depth(depth)?;
+    limits::check_depth(depth)?;
     let list = |items: Vec<Value>, each: &dyn Fn(&Value) -> Result<String, Error>| {
         Ok::<_, Error>(items.iter().map(each).collect::<Result<Vec<_>, _>>()?.join(", "))
     };
@@ -107,7 +107,7 @@ fn repr(value: &Value, depth: usize) -> Result<String, Error> {
         }
         _ => value.to_string(),
     };
-    meter::charge(text.len() + meter::PER_VALUE)?;
+    limits::charge(text.len() + limits::PER_VALUE)?;
     Ok(text)
 }
 
@@ -166,7 +166,7 @@ struct Json {
 
 impl Json {
     fn write(&mut self, value: &Value, depth: usize) -> Result<(), Error> {
-        meter::check_depth(depth)?;
+        limits::check_depth(depth)?;
         let before = self.out.len();
         match value.kind() {
             ValueKind::None => self.out += "null",
@@ -197,7 +197,7 @@ impl Json {
                 return Err(Error::new(ErrorKind::InvalidOperation, problem));
             }
         }
-        meter::charge(self.out.len() - before + meter::PER_VALUE)
+        limits::charge(self.out.len() - before + limits::PER_VALUE)
     }
 
     fn list(
@@ -225,7 +225,7 @@ impl Json {
 
     fn line(&mut self, depth: usize) -> Result<(), Error> {
         if let Some(indent) = &self.indent {
-            meter::charge(indent.len() * depth)?;
+            limits::charge(indent.len() * depth)?;
             self.out.push('\n');
             self.out += &indent.repeat(depth);
         }
@@ -277,7 +277,7 @@ pub(super) fn strftime(date: Date, format: &str) -> Result<String, Error> {
         "December",
     ];
     const DAYS: [&str; 7] = ["Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"];
-    meter::charge(format.len().saturating_mul(10))?; // a weekday is the longest
+    limits::charge(format.len().saturating_mul(10))?; // a weekday is the longest
     let (year, month, day) = date.civil();
     let (month_name, day_name) = (MONTHS[month as usize - 1], DAYS[date.weekday()]);
     let mut out = String::new();

@@ -4,6 +4,8 @@ use std::cell::Cell;
 use std::io::{self, ErrorKind, Write};
 use std::str::FromStr;
 
+use super::ending::wait_if_ending;
+
 /// A fault of the disk. Calls are numbered from 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Fault {
@@ -58,7 +60,7 @@ pub fn calls() -> usize {
 
 /// Counts a call. Fails if the fault says so, and waits for the end of a process that is ending.
 pub(super) fn pass(call: Call) -> io::Result<()> {
-    super::wait_if_ending();
+    wait_if_ending();
     let (fault, earlier) = FAULT.get();
     let number = earlier + 1;
     FAULT.set((fault, number));

@@ -4,6 +4,7 @@
 //! replaces a good file with an incomplete one.
 
 mod calls;
+mod ending;
 pub mod faults;
 mod temporary;
 mod write;
@@ -13,7 +14,8 @@ use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 pub use calls::available_space;
-pub use temporary::{Temporary, remove_temporary, wait_if_ending};
+pub use ending::wait_if_ending;
+pub use temporary::{Temporary, remove_temporary};
 pub use write::{GrowingFile, beside, near, replace, write_atomic, write_atomic_with, write_folder};
 
 /// Prefix of temporary files and folders. A crash may leave some behind.

@@ -4,14 +4,13 @@
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use fs4::{FileExt, TryLockError};
 use tempfile::{NamedTempFile, TempDir};
 
-use super::{UNFINISHED, builder, calls};
+use super::{UNFINISHED, builder, calls, ending};
 
 /// Continues [`UNFINISHED`] in the names of temporary files and folders, so that those of other programs are not removed.
 const OWNER: &str = "rullama-train-";
@@ -23,8 +22,6 @@ pub(super) const EARLIER: &str = "earlier-";
 /// Temporary files and folders of this process whose contents nobody needs after its end.
 static DISPOSABLE: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
-/// Whether this process is about to end.
-static ENDING: AtomicBool = AtomicBool::new(false);
 /// How often, and at what intervals, a removal is tried while other threads use what is removed.
 const TRIES: usize = 100;
 const PAUSE: Duration = Duration::from_millis(1);
@@ -108,18 +105,11 @@ fn disposable() -> MutexGuard<'static, Vec<PathBuf>> {
 
 /// Removes the temporary files of this process, which ends in the middle of its work: other threads change no file from now on.
 pub fn remove_temporary() {
-    ENDING.store(true, Ordering::SeqCst);
+    ending::begin();
     for path in disposable().iter().filter(|path| remove(path)) {
         let mut lock = path.clone().into_os_string();
         lock.push(LOCK);
         let _ = fs::remove_file(lock); // only folders have one
-    }
-}
-
-/// Never returns after [`remove_temporary`], as the process is about to end: the missing files are no error.
-pub fn wait_if_ending() {
-    while ENDING.load(Ordering::SeqCst) {
-        std::thread::park();
     }
 }
 

@@ -4,7 +4,7 @@ use crate::adapter::lora::{Adapter, Pair, Slot};
 use crate::base::Module;
 use crate::base::config::Config;
 use crate::gpu::{Gpu, GpuError};
-use crate::model::experts::ExpertLoras;
+use crate::model::batch::ExpertLoras;
 use crate::ops::linear::applied;
 use crate::ops::linear::experts::ExpertLora;
 use crate::ops::lora::{Input, PerInput};

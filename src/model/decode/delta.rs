@@ -2,7 +2,7 @@
 
 use super::Decoder;
 use super::applied::Group;
-use super::sizes::rows;
+use super::lengths::rows;
 use crate::base::config::{Activation, Config, DeltaNet};
 use crate::gpu::{Gpu, GpuError, Recorder};
 use crate::model::DeltaLayer;

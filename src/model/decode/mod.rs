@@ -8,6 +8,7 @@
 mod applied;
 mod branch;
 mod delta;
+mod lengths;
 mod pass;
 mod scores;
 mod sizes;
@@ -21,9 +22,10 @@ use crate::ops::argmax::Likeliest;
 use crate::ops::cached_heads::Cache;
 use crate::ops::delta::Carried;
 use applied::Applied;
+pub use lengths::Lengths;
 pub use scores::Scoring;
 pub use sizes::bytes;
-pub use workspace::{CHUNK, Lengths, Workspace, longest_context};
+pub use workspace::{CHUNK, Workspace, longest_context};
 
 /// The result that is read from the device after a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

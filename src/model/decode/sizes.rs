@@ -1,6 +1,6 @@
 //! Sizes of the buffers of replies, so that a plan can count them before there are any.
 
-use super::workspace::Lengths;
+use super::lengths::{Lengths, buffer, rows};
 use super::{applied, delta};
 use crate::adapter::lora::Slot;
 use crate::base::config::{Config, Experts, LayerConfig};
@@ -131,14 +131,4 @@ pub fn bytes(gpu: &Gpu, base: &Base, lengths: Lengths, slots: &[Slot], rank: usi
         + caches.sum::<u64>()
         + states.sum::<u64>()
         + applied::bytes(config, slots, sizes.rank)
-}
-
-/// Bytes of a buffer that holds `bytes`.
-pub(super) fn buffer(bytes: usize) -> u64 {
-    bytes.max(16).next_multiple_of(16) as u64
-}
-
-/// Bytes of rows on the device.
-pub(super) fn rows(rows: usize, width: usize) -> u64 {
-    buffer(rows * width.next_multiple_of(4) * 4)
 }

@@ -1,6 +1,7 @@
-//! The buffers of one pass, and the limits on sequence lengths.
+//! The buffers of one pass.
 
 use super::delta;
+use super::lengths::Lengths;
 use super::sizes::Sizes;
 use crate::base::config::{Config, Experts};
 use crate::base::gguf::source::now;
@@ -16,33 +17,6 @@ use crate::ops::pass::{Operands, Scratch};
 
 /// Most tokens of a prompt in one pass: enough to keep a device busy.
 pub const CHUNK: usize = 512;
-
-/// Limits on sequence lengths.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Lengths {
-    /// Maximum number of tokens in a sequence.
-    pub context: usize,
-    /// Maximum number of tokens in one pass. A longer prompt takes several.
-    pub chunk: usize,
-}
-
-impl Lengths {
-    /// Rows of a layer's cache. A sliding-window layer keeps its window, room for a pass, and as many rows again: this is how
-    /// many tokens can be rewound ([`Decoder::rewind`]).
-    pub(super) fn ring(&self, window: Option<usize>) -> usize {
-        window.map_or(self.context, |w| self.context.min(w + 2 * self.chunk))
-    }
-
-    /// Bytes of one layer's cache for one sequence; 0 if it uses another layer's cache.
-    pub(super) fn cache_bytes(&self, config: &Config, layer: usize) -> u64 {
-        let l = &config.layers[layer];
-        match l.kv_donor {
-            Some(_) => 0,
-            None if l.delta.is_some() => 0,
-            None => (self.ring(l.window) * 2 * l.kv_heads * l.head_size * 4) as u64,
-        }
-    }
-}
 
 /// The longest context, at most `wanted`, whose cache fits the device's bindings.
 pub fn longest_context(gpu: &Gpu, config: &Config, wanted: usize) -> usize {

@@ -7,10 +7,10 @@ mod beside;
 mod loads;
 mod short;
 
-use super::batch::Batch;
-use super::load::Upload;
+use super::batch::{Batch, ExpertLoras};
 use super::offload::{self, HostExperts};
 use super::stream;
+use super::upload::Upload;
 use crate::base::Module;
 use crate::base::config::Activation;
 use crate::gpu::{Gpu, GpuError};
@@ -43,13 +43,6 @@ pub(super) struct Experts {
     activation: Activation,
     input_norm: Norm,
     pub beside: Beside,
-}
-
-/// The adapters of a layer's experts.
-#[derive(Clone, Copy, Default)]
-pub(super) struct ExpertLoras<'a> {
-    pub gate_up: Option<ExpertLora<'a>>,
-    pub down: Option<ExpertLora<'a>>,
 }
 
 impl Experts {

@@ -6,6 +6,7 @@ use crate::gpu::{Binding, Kernel, Recorder};
 use crate::ops::Rows;
 use crate::ops::act::Act;
 use crate::ops::pass::Pass;
+pub use crate::ops::row_status::Chunk;
 use crate::ops::row_status::{self, Verdicts};
 
 /// Twin of `Params` in shaders/cross_entropy/plain.wgsl.
@@ -18,22 +19,6 @@ struct Params {
     target_offset: u32,
     loss_offset: u32,
     softcap: f32,
-}
-
-/// One chunk of logits and where its targets and losses lie.
-pub struct Chunk<'a> {
-    /// `[rows, V]`, before the softcap.
-    pub logits: &'a Rows,
-    /// Rows in the chunk, at most 65 535.
-    pub rows: usize,
-    /// `V`.
-    pub vocab: usize,
-    /// The softcap.
-    pub softcap: Option<f32>,
-    /// Ids to predict, u32, and the first row's place in it.
-    pub targets: (&'a wgpu::Buffer, usize),
-    /// Losses, f32, and the first row's place in it.
-    pub losses: (&'a wgpu::Buffer, usize),
 }
 
 /// Losses and row status; the logits are lost.

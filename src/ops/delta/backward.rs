@@ -1,28 +1,8 @@
 //! The mirror of [`super::forward`].
 
-use super::{BACKWARD_RUN, Delta, Saved, binding, coop16, cuda};
+use super::{BACKWARD_RUN, Delta, Gradients, Saved, binding, coop16, cuda};
 use crate::gpu::{Recorder, grid};
 use crate::ops::Rows;
-
-/// Gradients of the inputs, and scratch.
-#[derive(Clone, Copy)]
-pub struct Gradients<'a> {
-    /// Output: of queries, keys and values before the convolution `[T, C]`.
-    pub dqkv: &'a Rows,
-    /// Output: of `alpha` `[T, Hv]`.
-    pub dalpha: &'a Rows,
-    /// Output: of `beta` `[T, Hv]`.
-    pub dbeta: &'a Rows,
-    /// Scratch: of `U`, and of the right side of the solve `[T, 2, Hv, K]`; this and the others below but `dmixed` as
-    /// [`Widths`](super::Widths) has them.
-    pub du: &'a Rows,
-    /// Scratch: of the states behind each chunk `[N, Hv, K, K]`, as wide as [`Saved::states`].
-    pub dstates: &'a Rows,
-    /// Scratch: of `P` and `A` `[T, 2, Hv, 64]`.
-    pub pairs: &'a Rows,
-    /// Scratch: of queries, keys and values by value head `[T, 3, Hv, K]`.
-    pub dmixed: &'a Rows,
-}
 
 /// The gradients from that of the output, `dout` `[T, Hv, K]`.
 pub fn backward(rec: &mut Recorder, delta: &Delta, saved: &Saved, dout: &Rows, d: &Gradients) {

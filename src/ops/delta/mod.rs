@@ -22,7 +22,7 @@ use crate::base::config::DeltaNet;
 use crate::gpu::{Binding, Gpu, GpuError, Kernel, Recorder, grid};
 use crate::ops::Rows;
 
-pub use backward::{Gradients, backward};
+pub use backward::backward;
 pub use carried::{Carried, forward as forward_carried};
 
 /// Tokens of a chunk.
@@ -106,6 +106,26 @@ pub struct Saved<'a> {
     pub states: &'a Rows,
     /// Scratch of [`forward`] where [`cuda`] has kernels: the values, then `U` without the state before the chunk `[T, Hv, K]`.
     pub values: &'a Rows,
+}
+
+/// Gradients of the inputs, and scratch.
+#[derive(Clone, Copy)]
+pub struct Gradients<'a> {
+    /// Output: of queries, keys and values before the convolution `[T, C]`.
+    pub dqkv: &'a Rows,
+    /// Output: of `alpha` `[T, Hv]`.
+    pub dalpha: &'a Rows,
+    /// Output: of `beta` `[T, Hv]`.
+    pub dbeta: &'a Rows,
+    /// Scratch: of `U`, and of the right side of the solve `[T, 2, Hv, K]`; this and the others below but `dmixed` as
+    /// [`Widths`] has them.
+    pub du: &'a Rows,
+    /// Scratch: of the states behind each chunk `[N, Hv, K, K]`, as wide as [`Saved::states`].
+    pub dstates: &'a Rows,
+    /// Scratch: of `P` and `A` `[T, 2, Hv, 64]`.
+    pub pairs: &'a Rows,
+    /// Scratch: of queries, keys and values by value head `[T, 3, Hv, K]`.
+    pub dmixed: &'a Rows,
 }
 
 /// Columns of the buffers of [`Saved`] and [`Gradients`] that kernels store differently, in f32 values per token; those of states, per chunk.

@@ -1,11 +1,9 @@
 //! Inverted dropout of the inputs of experts' adapters. Every choice of an expert has its mask, independent of its row among the groups.
 
 use crate::gpu::{Kernel, Recorder};
-use crate::ops::Param;
-use crate::ops::View;
 use crate::ops::dropout::Mask;
 use crate::ops::experts::groups::Groups;
-use crate::ops::linear::grouped::Columns;
+use crate::ops::{Columns, Param, View};
 
 /// A mask over the choices of a pass, `[T·used, K]`.
 #[derive(Clone, Copy, Debug)]

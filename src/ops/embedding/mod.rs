@@ -3,7 +3,6 @@
 use crate::gpu::{Binding, Kernel, Recorder, grid};
 use crate::ops::Rows;
 use crate::ops::Weight;
-use crate::ops::op;
 
 /// Twin of `Params` in shaders/embedding/plain.wgsl.
 #[repr(C)]
@@ -42,7 +41,7 @@ pub fn forward(
             scale,
         };
         let ids = Binding { index: 2, buffer: ids, range: None };
-        let kernel = Kernel::new("embedding/plain", "forward").with_format(op::reader(w.ty));
+        let kernel = Kernel::new("embedding/plain", "forward").with_format(w.ty.reader());
         rec.dispatch(kernel, &params, &[tile.bind(1), ids, y.bind(3)], grid(rows));
     }
 }

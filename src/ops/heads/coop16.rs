@@ -1,11 +1,11 @@
 //! RMSNorm and rotary embedding of heads into operands of attention on cooperative matrices: [`crate::ops::attention::coop16`].
 
-use crate::gpu::{Binding, Kernel, Recorder};
+use super::Rotation;
+use super::kernels::{bind_rotation, kinds, pairs4, sizes, workgroups};
+use crate::gpu::{Kernel, Recorder};
 use crate::ops::act::Act;
-use crate::ops::heads::coop16_backward::{kinds, sizes, workgroups};
 use crate::ops::pack::Packed;
 use crate::ops::rms_norm::Norm;
-use crate::ops::rope::Table;
 
 /// Twin of `Params` in shaders/heads/coop16.wgsl.
 #[repr(C)]
@@ -27,22 +27,6 @@ struct Params {
     scale_1: f32,
 }
 
-/// A rotary embedding: positions `[T]` u32, and the table of cosines and sines.
-pub type Turn<'a> = (&'a wgpu::Buffer, &'a Table);
-
-/// The rotary embedding at bindings 3 and 4.
-pub(super) fn bind_turn<'g>(rec: &Recorder<'g>, turn: Option<Turn<'g>>) -> [Binding<'g>; 2] {
-    match turn {
-        Some((positions, table)) => [Binding { index: 3, buffer: positions, range: None }, table.bind(4)],
-        None => [rec.unused(3), rec.unused(4)],
-    }
-}
-
-/// A quarter of the pairs that the rotary embedding turns; 0 without one.
-pub(super) fn pairs4(turn: Option<Turn>) -> u32 {
-    turn.map_or(0, |(_, table)| (table.pairs() / 4) as u32)
-}
-
 /// Whether the kernels take heads of which rotary embedding turns the leading `rotated` values: whole vec4s of pairs.
 pub fn supports(rotated: usize) -> bool {
     rotated.is_multiple_of(8)
@@ -55,11 +39,11 @@ pub fn forward(
     y: &Packed,
     x: &Act,
     norm: &Norm,
-    turn: Option<Turn>,
+    rotation: Option<Rotation>,
     heads: usize,
     rows: usize,
 ) {
-    dispatch(rec, &[y], &[x], &[norm], turn, heads, rows);
+    dispatch(rec, &[y], &[x], &[norm], rotation, heads, rows);
 }
 
 /// [`forward`] of keys and of values at once, which are stored alike; the rotary embedding is that of the keys.
@@ -68,13 +52,13 @@ pub fn forward_both(
     y: [&Packed; 2],
     x: [&Act; 2],
     norms: [&Norm; 2],
-    turn: Option<Turn>,
+    rotation: Option<Rotation>,
     heads: usize,
     rows: usize,
 ) {
     let stored = |i: usize| (y[i].tiles(), x[i].tile_stride(), x[i].is_stored(), x[i].source_sizes());
     assert!(stored(0) == stored(1), "keys and values are stored alike");
-    dispatch(rec, &y, &x, &norms, turn, heads, rows);
+    dispatch(rec, &y, &x, &norms, rotation, heads, rows);
 }
 
 fn dispatch(
@@ -82,7 +66,7 @@ fn dispatch(
     y: &[&Packed],
     x: &[&Act],
     norms: &[&Norm],
-    turn: Option<Turn>,
+    rotation: Option<Rotation>,
     heads: usize,
     rows: usize,
 ) {
@@ -95,7 +79,7 @@ fn dispatch(
         heads: heads as u32,
         half4: (norm.width / 8) as u32,
         weighted_0: u32::from(norm.weight.is_some()),
-        pairs4_0: pairs4(turn),
+        pairs4_0: pairs4(rotation),
         eps_0: norm.eps,
         scale_0: norm.scale,
         weighted_1: u32::from(last.weight.is_some()),
@@ -103,7 +87,7 @@ fn dispatch(
         eps_1: last.eps,
         scale_1: last.scale,
     };
-    let mut bindings = bind_turn(rec, turn).to_vec();
+    let mut bindings = bind_rotation(rec, rotation).to_vec();
     for (i, norm) in norms.iter().enumerate() {
         let at = 10 * i as u32;
         bindings.extend(x[i].bind_source(at + 1, at + 8, at + 9));

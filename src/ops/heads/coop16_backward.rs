@@ -1,9 +1,10 @@
 //! The gradient of [`crate::ops::heads::coop16`] into operands of products on cooperative matrices.
 
-use crate::gpu::{Kernel, Recorder, grid};
+use super::Rotation;
+use super::kernels::{bind_rotation, kinds, pairs4, sizes, workgroups};
+use crate::gpu::{Kernel, Recorder};
 use crate::ops::Rows;
 use crate::ops::act::Act;
-use crate::ops::heads::coop16::{Turn, bind_turn, pairs4};
 use crate::ops::pack::Packed;
 use crate::ops::rms_norm::Norm;
 
@@ -24,40 +25,6 @@ struct Params {
     eps_1: f32,
 }
 
-/// Threads per head of a token.
-const THREADS: usize = 16;
-/// Most threads per workgroup.
-const WORKGROUP: usize = 256;
-
-/// The shaders' sizes for `heads` heads of `size` values, a multiple of 8.
-pub fn sizes(heads: usize, size: usize) -> [(&'static str, u32); 4] {
-    let at_once = heads.min(WORKGROUP / THREADS);
-    let tokens = WORKGROUP / (at_once * THREADS);
-    [
-        ("HEADS", at_once as u32),
-        ("TURNS", heads.div_ceil(at_once) as u32),
-        ("PAIRS", (size / 8).div_ceil(THREADS) as u32),
-        ("THREADS", (tokens * at_once * THREADS) as u32),
-    ]
-}
-
-/// The shaders' sizes for the heads of one norm, or of those of keys and of values.
-pub(super) fn kinds(norms: &[&Norm]) -> [(&'static str, u32); 3] {
-    let last = norms[norms.len() - 1];
-    [
-        norms[0].size(),
-        ("VALUES", norms.len() as u32 - 1),
-        ("VALUES_IDENTITY", u32::from(norms.len() > 1 && last.identity)),
-    ]
-}
-
-/// The workgroups for `rows` rows of `heads` heads of each of `kinds` kinds.
-pub(super) fn workgroups(heads: usize, rows: usize, kinds: usize) -> [u32; 3] {
-    let tokens = WORKGROUP / (heads.min(WORKGROUP / THREADS) * THREADS);
-    let [x, y, _] = grid(rows.next_multiple_of(16).div_ceil(tokens));
-    [x, y, kinds as u32]
-}
-
 /// The gradient of what the norm reads, `[rows, heads, K]` packed, from `dy` `[rows, heads, K]`, that of what
 /// [`crate::ops::heads::coop16::forward`] gives, without its scale; every row of `dx` is scaled as [`Packed::pack`] does. `x` may come packed.
 pub fn backward(
@@ -66,11 +33,11 @@ pub fn backward(
     dy: &Rows,
     x: &Act,
     norm: &Norm,
-    turn: Option<Turn>,
+    rotation: Option<Rotation>,
     heads: usize,
     rows: usize,
 ) {
-    dispatch(rec, &[dx], &[dy], &[x], &[norm], turn, heads, rows);
+    dispatch(rec, &[dx], &[dy], &[x], &[norm], rotation, heads, rows);
 }
 
 /// [`backward`] of keys and of values at once, which are stored alike; the rotary embedding is that of the keys.
@@ -80,13 +47,13 @@ pub fn backward_both(
     dy: [&Rows; 2],
     x: [&Act; 2],
     norms: [&Norm; 2],
-    turn: Option<Turn>,
+    rotation: Option<Rotation>,
     heads: usize,
     rows: usize,
 ) {
     let stored = |i: usize| (dx[i].tiles(), x[i].tile_stride(), x[i].sizes());
     assert!(stored(0) == stored(1), "keys and values are stored alike");
-    dispatch(rec, &dx, &dy, &x, &norms, turn, heads, rows);
+    dispatch(rec, &dx, &dy, &x, &norms, rotation, heads, rows);
 }
 
 fn dispatch(
@@ -95,7 +62,7 @@ fn dispatch(
     dy: &[&Rows],
     x: &[&Act],
     norms: &[&Norm],
-    turn: Option<Turn>,
+    rotation: Option<Rotation>,
     heads: usize,
     rows: usize,
 ) {
@@ -107,13 +74,13 @@ fn dispatch(
         heads: heads as u32,
         half4: (norm.width / 8) as u32,
         weighted_0: u32::from(norm.weight.is_some()),
-        pairs4_0: pairs4(turn),
+        pairs4_0: pairs4(rotation),
         eps_0: norm.eps,
         weighted_1: u32::from(last.weight.is_some()),
         pairs4_1: 0, // values are not rotated
         eps_1: last.eps,
     };
-    let mut bindings = bind_turn(rec, turn).to_vec();
+    let mut bindings = bind_rotation(rec, rotation).to_vec();
     for (i, norm) in norms.iter().enumerate() {
         let at = 10 * i as u32;
         let [tiles, factors] = [dx[i].bind(at + 5), dx[i].bind_factors(at + 7)];

@@ -2,15 +2,18 @@
 
 pub mod coop16;
 pub mod coop16_backward;
+pub mod kernels;
 
 use crate::ops::act::Act;
 use crate::ops::pass::Pass;
 use crate::ops::rms_norm::{Norm, plain};
-use crate::ops::rope;
-use coop16::Turn;
+use crate::ops::rope::{self, Table};
+
+/// A rotary embedding: positions `[T]` u32, and the table of cosines and sines.
+pub type Rotation<'a> = (&'a wgpu::Buffer, &'a Table);
 
 /// `y = rope(norm(x))` for `x` `[T, heads, K]`; without `rotary` the norm alone.
-pub fn forward(p: &mut Pass, y: &Act, x: &Act, norm: &Norm, rotary: Option<Turn>, heads: usize) {
+pub fn forward(p: &mut Pass, y: &Act, x: &Act, norm: &Norm, rotary: Option<Rotation>, heads: usize) {
     let tokens = p.tokens;
     if let Some(tiles) = y.tiles() {
         return coop16::forward(p.rec, tiles, x, norm, rotary, heads, tokens);
@@ -27,7 +30,7 @@ pub fn forward_both(
     y: [&Act; 2],
     x: [&Act; 2],
     norms: [&Norm; 2],
-    rotary: Option<Turn>,
+    rotary: Option<Rotation>,
     heads: usize,
 ) {
     if let [Some(keys), Some(values)] = y.map(Act::tiles) {
@@ -38,7 +41,15 @@ pub fn forward_both(
 }
 
 /// The gradient of `x` from `dy`, which is scratch afterwards.
-pub fn backward(p: &mut Pass, dx: &Act, dy: &Act, x: &Act, norm: &Norm, rotary: Option<Turn>, heads: usize) {
+pub fn backward(
+    p: &mut Pass,
+    dx: &Act,
+    dy: &Act,
+    x: &Act,
+    norm: &Norm,
+    rotary: Option<Rotation>,
+    heads: usize,
+) {
     let tokens = p.tokens;
     if let Some(tiles) = dx.tiles() {
         return coop16_backward::backward(p.rec, tiles, dy.rows(), x, norm, rotary, heads, tokens);
@@ -56,7 +67,7 @@ pub fn backward_both(
     dy: [&Act; 2],
     x: [&Act; 2],
     norms: [&Norm; 2],
-    rotary: Option<Turn>,
+    rotary: Option<Rotation>,
     heads: usize,
 ) {
     if let [Some(keys), Some(values)] = dx.map(Act::tiles) {

@@ -7,7 +7,6 @@ use crate::ops::Tile;
 use crate::ops::View;
 use crate::ops::Weight;
 use crate::ops::lora::coop16_gradients::{self, Beside, GradientParams};
-use crate::ops::op;
 use crate::ops::pack::Packed;
 use crate::ops::partial_sums::{self, Parts, Target, Unsummed};
 
@@ -185,7 +184,7 @@ fn dispatch(
     };
     let z = lora.map_or(rec.unused(4), |l| l.z.bind(4));
     let matrix = lora.map_or(rec.unused(5), |l| l.matrix.bind(5));
-    let format = op::reader(w.ty);
+    let format = w.ty.reader();
     let (rows, columns) = (params.rows as usize, 4 * params.cols4 as usize);
     let choice = COOP16.choose(rec, Product { shader: COOP16.shader, entry, format, rows, columns, summed });
     let kernel = Kernel::new(COOP16.shader, entry).with_format(format);

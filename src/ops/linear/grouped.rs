@@ -5,15 +5,12 @@ use std::ops::Range;
 
 use crate::base::formats::GgmlType;
 use crate::gpu::{Choice, Gpu, GpuError, Kernel, Products, Recorder};
-use crate::ops::Param;
-use crate::ops::Tile;
-use crate::ops::View;
-use crate::ops::Weight;
+pub use crate::ops::Columns;
 use crate::ops::dropout::grouped::{ExpertMask, MaskParams};
 use crate::ops::experts::groups::Groups;
 use crate::ops::linear::tiling::TILED;
-use crate::ops::op;
 use crate::ops::row_factors;
+use crate::ops::{Param, Tile, View, Weight};
 
 /// Twin of `Params` in shaders/linear/grouped.wgsl, which imports it from shaders/common/expert_product.wgsl.
 #[repr(C)]
@@ -109,27 +106,6 @@ pub enum Source<'a> {
     Tokens(View<'a>),
 }
 
-/// The destination of a product: columns of the result from `first` (a multiple of 128) on, as many as there are or fit the view.
-#[derive(Clone, Copy)]
-pub struct Columns<'a> {
-    /// `[rows, …]`.
-    pub y: View<'a>,
-    /// The column of the result that is the view's first.
-    pub first: usize,
-}
-
-impl<'a> Columns<'a> {
-    /// All columns.
-    pub fn all(y: View<'a>) -> Columns<'a> {
-        Columns { y, first: 0 }
-    }
-
-    /// Their number, of a result of `columns` columns.
-    pub(in crate::ops) fn count(&self, columns: usize) -> usize {
-        (columns - self.first).min(self.y.rows.stride - self.y.offset)
-    }
-}
-
 /// `y = scale·x·W_eᵀ + lora.scale·z·B_eᵀ` for `y` `[rows, N]`, in the tiles of a pass over `tokens` tokens.
 pub fn forward(
     rec: &mut Recorder,
@@ -209,7 +185,7 @@ fn dispatch(
             .with_sizes([row_factors::size(half), ("MASKED", u32::from(masked))])
             .with_sizes(TILED.sizes(choice)),
     };
-    let kernel = kernel.with_format(op::reader(w.weight.ty));
+    let kernel = kernel.with_format(w.weight.ty.reader());
     let columns = to.count(if entry == "backward" { w.weight.cols } else { w.rows });
     let y = to.y;
     for tile in &w.weight.tiles {

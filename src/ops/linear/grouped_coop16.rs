@@ -5,7 +5,6 @@ use crate::ops::Param;
 use crate::ops::experts::groups::Groups;
 use crate::ops::linear::grouped::{Columns, ExpertWeight};
 use crate::ops::lora::coop16_gradients;
-use crate::ops::op;
 use crate::ops::pack::Packed;
 
 /// Twin of `Params` in shaders/linear/grouped_coop16.wgsl.
@@ -115,7 +114,7 @@ fn dispatch(
         let bindings = [tile.bind(1), x.bind(2), x.bind_factors(3), z, matrix, result, tiles];
         let workgroups = [columns.div_ceil(128) as u32, groups.most_tiles(tokens) as u32, 1];
         let kernel = Kernel::new("linear/grouped_coop16", entry)
-            .with_format(op::reader(w.weight.ty))
+            .with_format(w.weight.ty.reader())
             .with_sizes([("GROUPED", 1), ("HIGH", 2), ("TURNED", 0)])
             .with_sizes(coop16_gradients::sizes(0, false));
         rec.dispatch(kernel, &params, &bindings, workgroups);

@@ -6,7 +6,6 @@ use crate::gpu::{Binding, Kernel, Product, Products, Recorder};
 use crate::ops::Param;
 use crate::ops::View;
 use crate::ops::Weight;
-use crate::ops::op;
 use crate::ops::partial_sums::{self, Target};
 use crate::ops::row_factors;
 
@@ -139,7 +138,7 @@ fn dispatch(
     let z = lora.map_or(rec.unused(3), |l| l.z.rows.bind(3));
     let matrix = lora.map_or(rec.unused(4), |l| l.matrix.bind(4));
     if let (Some(lanes), None) = (rec.gpu().kernels().software_lanes(), factors) {
-        let kernel = Kernel::new("linear/software", entry).with_format(op::reader(w.ty)).with_lanes(lanes);
+        let kernel = Kernel::new("linear/software", entry).with_format(w.ty.reader()).with_lanes(lanes);
         let across = params.cols4.div_ceil(if entry == "forward" { lanes } else { 8 });
         let bindings = [tile.bind(1), x.rows.bind(2), z, matrix, y.rows.bind(5)];
         return rec.dispatch(kernel, &params, &bindings, [across, params.rows.div_ceil(4 * lanes), 1]);
@@ -157,7 +156,7 @@ fn dispatch(
         Products::Coop8 { lanes } => (&COOP8, ("LANES", lanes)),
         _ => (&TILED, row_factors::size(factors.is_some())),
     };
-    let format = op::reader(w.ty);
+    let format = w.ty.reader();
     let (rows, columns) = (params.rows as usize, 4 * params.cols4 as usize);
     let choice = tiling.choose(rec, Product { shader: tiling.shader, entry, format, rows, columns, summed });
     let kernel = Kernel::new(tiling.shader, entry)

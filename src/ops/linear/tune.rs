@@ -10,7 +10,7 @@ use crate::base::formats::{GgmlType, random_blocks};
 use crate::gpu::{Choice, Choices, Gpu, GpuError, Product, Recorder};
 use crate::ops::pack::Packed;
 use crate::ops::partial_sums::LEAST_STEPS;
-use crate::ops::{Rows, Weight, op};
+use crate::ops::{Rows, Weight};
 
 /// Seconds for all products together. When they are over, the rest are computed in the usual way.
 const BUDGET: f64 = 5.0;
@@ -245,7 +245,7 @@ impl<'g> Trial<'g> {
 
 fn format(product: &Product) -> GgmlType {
     let mut formats = GgmlType::SUPPORTED.into_iter();
-    formats.find(|ty| op::reader(*ty) == product.format).expect("a product reads a supported format")
+    formats.find(|ty| ty.reader() == product.format).expect("a product reads a supported format")
 }
 
 impl Product {

@@ -5,7 +5,6 @@ use crate::ops::Rows;
 use crate::ops::View;
 use crate::ops::experts::groups::Groups;
 use crate::ops::linear::grouped::{ExpertWeight, LowRank, Source};
-use crate::ops::op;
 
 /// Rows of the result per workgroup.
 const HEIGHT: usize = 8;
@@ -112,7 +111,7 @@ fn dispatch(
             y.rows.bind(8),
         ];
         let kernel = Kernel::new("matvec/grouped", "forward")
-            .with_format(op::reader(w.weight.ty))
+            .with_format(w.weight.ty.reader())
             .with_size("WHOLE", super::whole(w.weight.cols));
         rec.dispatch(kernel, &params, &bindings, [w.rows.div_ceil(HEIGHT) as u32, rows as u32, 1]);
     }

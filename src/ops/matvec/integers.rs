@@ -1,7 +1,7 @@
 //! A row of activations as integers of 16 bits, for products of bytes.
 
 use crate::gpu::{Binding, Gpu, GpuError};
-use crate::ops::{Weight, op};
+use crate::ops::Weight;
 
 /// Columns in one unit.
 const COLUMNS: usize = 16;
@@ -40,6 +40,6 @@ pub fn wants(gpu: &Gpu, matrices: &[&Weight]) -> bool {
     let cols = matrices.first().map_or(0, |w| w.cols);
     let rows: usize = matrices.iter().map(|w| w.rows).sum();
     let threads = 64 * gpu.kernels().workgroups_to_fill();
-    let readers = || matrices.iter().all(|w| op::byte_reader(w.ty).is_some());
+    let readers = || matrices.iter().all(|w| w.ty.byte_reader().is_some());
     gpu.kernels().bytes() && cols.is_multiple_of(32) && rows * (cols / 32) > threads && readers()
 }

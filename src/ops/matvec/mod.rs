@@ -13,7 +13,6 @@ use crate::ops::Up;
 use crate::ops::View;
 use crate::ops::Weight;
 use crate::ops::gated;
-use crate::ops::op;
 use crate::ops::rms_norm::Norm;
 use integers::Integers;
 
@@ -290,8 +289,8 @@ fn product(
             .with_size("BYTES", u32::from(integers.is_some()))
             .with_sizes(input.sizes(cols));
         let reader = |ty: GgmlType| match integers {
-            Some(_) => op::byte_reader(ty).expect("formats without bytes have no integers"),
-            None => op::reader(ty),
+            Some(_) => ty.byte_reader().expect("formats without bytes have no integers"),
+            None => ty.reader(),
         };
         let kernel = tiles.iter().fold(kernel, |kernel, (ty, _)| kernel.with_format(reader(*ty)));
         let a = down.map_or(rec.unused(2), |d| d.a.bind(2));

@@ -2,7 +2,6 @@
 
 mod sizes;
 
-use crate::base::formats::GgmlType;
 use crate::ops::cached_attention;
 use sizes::*;
 
@@ -235,23 +234,4 @@ pub fn sizes(shader: &str) -> Vec<Sizes> {
     let file = shader.split('/').next_back();
     let own = find(shader).and_then(|op| op.sizes.iter().find(|(name, _)| Some(*name) == file));
     own.map_or_else(|| vec![Vec::new()], |(_, sizes)| sizes())
-}
-
-/// The file of `shaders/formats/` that reads weights of a format.
-///
-/// # Panics
-/// Panics on a format without kernels, which models are never loaded with.
-pub fn reader(format: GgmlType) -> &'static str {
-    format.format().unwrap_or_else(|| panic!("{} has no kernels", format.name())).reader
-}
-
-/// The file of `shaders/formats/` that reads weights of a format as integers in bytes; `None` where there is none.
-pub fn byte_reader(format: GgmlType) -> Option<&'static str> {
-    match format {
-        GgmlType::Q4_0 => Some("bytes/q4_0"),
-        GgmlType::Q4_K => Some("bytes/q4_k"),
-        GgmlType::Q5_K => Some("bytes/q5_k"),
-        GgmlType::Q6_K => Some("bytes/q6_k"),
-        _ => None,
-    }
 }

@@ -172,7 +172,7 @@ pub(super) fn heads_backward() -> Vec<Sizes> {
     let names = ["IDENTITY", "MATRICES", "VALUES", "VALUES_IDENTITY"];
     let all = alone.into_iter().chain(of_none).chain(both).chain(both_packed);
     all.map(|(count, size, values)| {
-        let sizes = heads::coop16_backward::sizes(count, size);
+        let sizes = heads::kernels::sizes(count, size);
         sizes.into_iter().chain(names.into_iter().zip(values)).collect()
     })
     .collect()

@@ -3,7 +3,6 @@
 use crate::gpu::{Binding, Kernel, Recorder, grid};
 use crate::ops::Rows;
 use crate::ops::Weight;
-use crate::ops::op;
 use crate::ops::partial_sums;
 use crate::ops::rms_norm::{Norm, plain};
 
@@ -62,7 +61,7 @@ pub fn forward(
             root: (width as f64).sqrt() as f32,
             parts: parts.max(1),
         };
-        let kernel = Kernel::new("per_layer/layer", "forward").with_format(op::reader(table.rows.ty));
+        let kernel = Kernel::new("per_layer/layer", "forward").with_format(table.rows.ty.reader());
         let kernel = kernel.with_sizes([("THREADS", threads), ("ALONE", alone)]);
         let bindings = [tile.bind(1), ids, x, norm.weights(rec, 4), y.bind(5)];
         rec.dispatch(kernel, &params, &bindings, grid(workgroups));

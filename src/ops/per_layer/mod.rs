@@ -5,7 +5,6 @@ pub mod layer;
 use crate::gpu::{Kernel, Recorder};
 use crate::ops::Rows;
 use crate::ops::Weight;
-use crate::ops::op;
 use crate::ops::rms_norm::Norm;
 
 /// Twin of `Params` in shaders/per_layer/plain.wgsl.
@@ -33,7 +32,7 @@ pub fn forward(rec: &mut Recorder, x: &Rows, table: &Weight, norm: &Norm) {
         eps: norm.eps,
         root: (width as f64).sqrt() as f32,
     };
-    let kernel = Kernel::new("per_layer/plain", "forward").with_format(op::reader(table.ty));
+    let kernel = Kernel::new("per_layer/plain", "forward").with_format(table.ty.reader());
     rec.dispatch(
         kernel,
         &params,

@@ -3,7 +3,6 @@
 use crate::gpu::{Binding, Kernel, Recorder, grid};
 use crate::ops::Rows;
 use crate::ops::adamw::Clip;
-use crate::ops::cross_entropy::Chunk;
 
 /// Twin of `Params` in shaders/row_status/plain.wgsl.
 #[repr(C)]
@@ -31,6 +30,22 @@ pub struct Verdicts<'a> {
     pub hidden: &'a Rows,
     /// One of [`WRONG`], [`RIGHT`] and [`NOT_FINITE`] for each row, u32, and the first row's place in it.
     pub buffer: (&'a wgpu::Buffer, usize),
+}
+
+/// One chunk of logits and where its targets and losses lie.
+pub struct Chunk<'a> {
+    /// `[rows, V]`, before the softcap.
+    pub logits: &'a Rows,
+    /// Rows in the chunk, at most 65 535.
+    pub rows: usize,
+    /// `V`.
+    pub vocab: usize,
+    /// The softcap.
+    pub softcap: Option<f32>,
+    /// Ids to predict, u32, and the first row's place in it.
+    pub targets: (&'a wgpu::Buffer, usize),
+    /// Losses, f32, and the first row's place in it.
+    pub losses: (&'a wgpu::Buffer, usize),
 }
 
 /// Writes the verdicts of `chunk`, whose logits stand before the softcap and are only read.

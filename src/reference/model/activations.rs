@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::delta::DeltaActivations;
 use crate::adapter::lora::Slot;
+use crate::reference::delta::net::Projected;
 use crate::reference::{Routing, experts};
 
 /// The activations that backward needs.
@@ -94,4 +94,17 @@ pub struct ExpertActivations {
     /// Sum of the normed outputs of the feed-forward block and of the experts, before `post_ffw_norm`, `[T, D]`, or of the gated
     /// output of the shared expert and that of the routed ones; the experts' output where there is no such block.
     pub sum: Vec<f64>,
+}
+
+/// Activations within a delta net.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct DeltaActivations {
+    /// Outputs of the projections that the recurrence reads.
+    pub projected: Projected,
+    /// Gate of the output, `[T, Hv, K]`.
+    pub gate: Vec<f64>,
+    /// Output of the recurrence, `[T, Hv, K]`.
+    pub output: Vec<f64>,
+    /// Input of the output projection, `[T, Hv, K]`.
+    pub gated: Vec<f64>,
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::activations::Activations;
+use super::activations::{Activations, DeltaActivations};
 use super::{Gradients, Model};
 use crate::adapter::lora::Slot;
 use crate::base::Module;
@@ -10,19 +10,6 @@ use crate::base::config::{Activation, DeltaNet};
 use crate::data::batch::MicroBatch;
 use crate::reference::delta::net::{Net, Projected};
 use crate::reference::{add_scaled, gated, rms_norm};
-
-/// Activations within a delta net.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct DeltaActivations {
-    /// Outputs of the projections that the recurrence reads.
-    pub projected: Projected,
-    /// Gate of the output, `[T, Hv, K]`.
-    pub gate: Vec<f64>,
-    /// Output of the recurrence, `[T, Hv, K]`.
-    pub output: Vec<f64>,
-    /// Input of the output projection, `[T, Hv, K]`.
-    pub gated: Vec<f64>,
-}
 
 impl Model<'_> {
     /// From the normed input to the output projection, which is returned apart.

@@ -15,8 +15,7 @@ use crate::base::Module;
 use crate::base::config::Config;
 use crate::reference::{experts, rms_norm};
 
-pub use activations::{Activations, ExpertActivations, LayerActivations};
-pub use delta::DeltaActivations;
+pub use activations::{Activations, DeltaActivations, ExpertActivations, LayerActivations};
 pub use tensors::WeightsError;
 pub use weights::{
     DeltaWeights, ExpertNorms, ExpertWeights, LayerWeights, PerLayerBranchWeights, PerLayerInputWeights,

@@ -10,7 +10,6 @@ use crate::ops::block_end::{self, Next};
 use crate::ops::cached_heads::{Cache, Heads};
 use crate::ops::matvec::integers::Integers;
 use crate::ops::matvec::{self, Down, Ended, Gated};
-use crate::ops::op;
 use crate::ops::rms_norm::Norm;
 use crate::ops::rope::Table;
 use crate::ops::{Up, cached_gated, cached_heads, per_layer};
@@ -221,7 +220,7 @@ pub fn byte_products(b: &mut Bench) -> Result<(), GpuError> {
     let (width, n) = (1536, 67);
     let (stream, weight) = (values(1, width), values(2, width));
     let x = rms_norm::forward(&wide(&stream), Some(&wide(&weight)), width, f64::from(EPS));
-    for ty in GgmlType::SUPPORTED.into_iter().filter(|ty| op::byte_reader(*ty).is_some()) {
+    for ty in GgmlType::SUPPORTED.into_iter().filter(|ty| ty.byte_reader().is_some()) {
         let (matrix, w) = b.weight(ty, n, width)?;
         let (zero, before) = (b.input(width, &vec![0.0; width])?, b.in_out(width, &stream)?);
         let (normed, integers) = (b.output(width, 1)?, Integers::new(b.gpu, width)?);

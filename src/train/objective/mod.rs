@@ -5,10 +5,12 @@
 //! their coefficients follow from the losses of a first pass through the head.
 
 mod preference;
+mod score;
 mod scores;
 
 pub use preference::{Judged, Preference, PreferenceLoss, Scored};
-pub use scores::{PreferenceMetrics, Score, Tally};
+pub use score::Score;
+pub use scores::{PreferenceMetrics, Tally};
 
 /// The quantity that training minimises.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

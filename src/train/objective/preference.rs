@@ -4,7 +4,7 @@
 //! (trl/trainer/kto_trainer.py), `ORPOTrainer.odds_ratio_loss` (trl/experimental/orpo/orpo_trainer.py) and
 //! `CPOTrainer.cpo_loss` (trl/experimental/cpo/cpo_trainer.py).
 
-use super::Score;
+use super::score::Score;
 use crate::data::compare::Side;
 
 /// An objective that compares samples.

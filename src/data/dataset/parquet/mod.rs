@@ -11,7 +11,7 @@ use parquet::record::{Field, Row};
 use serde_json::{Map, Value};
 
 use super::error::Problem;
-use super::records::{Numbered, Record};
+use super::record::{Numbered, Record};
 
 /// The rows of a file, which may take at most `most` bytes in all.
 pub(super) fn rows<'a>(bytes: &[u8], most: u64) -> Result<Box<dyn Iterator<Item = Numbered<'a>>>, Problem> {

@@ -2,7 +2,6 @@
 
 use super::EDGE;
 use crate::gpu::{Binding, Gpu, GpuError, Kernel, Recorder};
-use crate::ops::op;
 use crate::ops::{Param, Weight};
 
 /// Most bytes of panels: those of larger matrices are made and used in parts.
@@ -170,7 +169,7 @@ pub(super) fn make(
     let binding = Binding { index: 2, buffer: &panels.0, range: Some((0, end)) };
     let matrix = low.map_or(rec.unused(3), |low| low.matrix.bind(3));
     let groups = [rows.div_ceil(EDGE) as u32, (steps + low_steps) as u32, stack.count as u32];
-    let kernel = Kernel::new("linear/panels", entry).with_format(op::reader(w.ty));
+    let kernel = Kernel::new("linear/panels", entry).with_format(w.ty.reader());
     rec.dispatch(kernel, &params, &[tile.bind(1), binding, matrix], groups);
     low_at
 }

@@ -1,0 +1,63 @@
+//! Tokenized samples.
+
+/// The label of a token without loss, as in transformers and PyTorch's `ignore_index`.
+pub const IGNORE: i32 = -100;
+
+/// One tokenized sample.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sample {
+    /// Token ids.
+    pub ids: Vec<u32>,
+    /// One label per token: the id that position `t - 1` must predict, or [`IGNORE`]. `labels[0]` is never used.
+    pub labels: Vec<i32>,
+    /// The sample's source, for messages: `datasets/pirate.jsonl line 12`.
+    pub origin: String,
+    /// The part that the sample plays in training.
+    pub side: Side,
+}
+
+impl Sample {
+    /// Number of loss tokens.
+    pub fn loss_tokens(&self) -> usize {
+        self.labels.iter().skip(1).filter(|&&l| l != IGNORE).count()
+    }
+}
+
+/// The part that a sample plays in training.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub enum Side {
+    /// An example to imitate.
+    #[default]
+    Example,
+    /// The better answer of a pair. The worse one follows it.
+    Chosen,
+    /// The worse answer of a pair.
+    Rejected,
+    /// An answer that was rated good.
+    Desirable,
+    /// An answer that was rated bad.
+    Undesirable,
+}
+
+impl Side {
+    /// Whether the answer is a good one.
+    pub fn is_good(self) -> bool {
+        matches!(self, Side::Chosen | Side::Desirable)
+    }
+
+    /// Whether the answer is a bad one.
+    pub fn is_bad(self) -> bool {
+        matches!(self, Side::Rejected | Side::Undesirable)
+    }
+
+    /// The name for messages.
+    pub fn name(self) -> &'static str {
+        match self {
+            Side::Example => "example",
+            Side::Chosen => "chosen",
+            Side::Rejected => "rejected",
+            Side::Desirable => "desirable",
+            Side::Undesirable => "undesirable",
+        }
+    }
+}
