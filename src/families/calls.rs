@@ -138,7 +138,7 @@ pub(super) mod tests {
             ("Look: {\"name\": 1}".into(), vec![words("Look: {\"name\": 1}")]),
             ("<think>\nHm.\n</think>\n\nYes.".into(), vec![thought("Hm."), words("Yes.")]),
         ] {
-            assert_eq!(read(&llama::reply::SYNTAX, false, &text), expected, "{text:?}");
+            assert_eq!(read(&llama::REPLIES, false, &text), expected, "{text:?}");
         }
     }
 }

@@ -129,7 +129,7 @@ fn qwens_empty_thoughts_have_no_loss() {
     inside.messages[3].content = "<think>\nHm.\n</think>\n\ne".into();
     assert_eq!(loss(&template, &tokenizer, &inside, TrainOn::Answers).1, ["b c<|im_end|>", "e<|im_end|>"]);
     // The file's default layout, in both forms.
-    let built_in = Template::BuiltIn(&qwen3::template::CHAT);
+    let built_in = Template::BuiltIn(&qwen3::CHAT);
     let of = |train_on| loss(&built_in, &tokenizer, &thinking, train_on).1;
     assert_eq!(of(TrainOn::Assistant), ["b c<|im_end|>", "<think>\nHm.\n</think>\n\ne<|im_end|>"]);
     assert_eq!(of(TrainOn::Answers), ["b c<|im_end|>", "e<|im_end|>"]);
@@ -344,19 +344,18 @@ fn files_without_a_template_have_their_familys_layout() {
     };
     let scores = Tokenizer::new(by_scores(false), &gemma3::TOKENIZER).expect("sound");
     assert_eq!(
-        text(&gemma3::template::CHAT, &scores),
+        text(&gemma3::CHAT, &scores),
         "<bos><start_of_turn>user\nBe brief.\n\na<end_of_turn>\n<start_of_turn>model\nb c<end_of_turn>\n<start_of_turn>user\n\
          d<end_of_turn>\n<start_of_turn>model\ne<end_of_turn>\n"
     );
-    let (_, found) =
-        loss(&Template::BuiltIn(&gemma3::template::CHAT), &scores, &conversation, TrainOn::Assistant);
+    let (_, found) = loss(&Template::BuiltIn(&gemma3::CHAT), &scores, &conversation, TrainOn::Assistant);
     assert_eq!(found, ["b c<end_of_turn>", "e<end_of_turn>"]);
-    assert!(text(&llama::template::CHAT, &tokenizer()).starts_with(
+    assert!(text(&llama::CHAT, &tokenizer()).starts_with(
         "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nBe brief.<|eot_id|><|start_header_id|>user"
     ));
     let mut declaring = four_turns();
     declaring.tools = vec![serde_json::json!({"type": "function", "function": {"name": "f"}})];
-    let refused = Template::BuiltIn(&llama::template::CHAT).text(&tokenizer(), &declaring, false);
+    let refused = Template::BuiltIn(&llama::CHAT).text(&tokenizer(), &declaring, false);
     assert_eq!(refused, Err(TemplateError::Unused("tools".into())));
 }
 
@@ -380,5 +379,5 @@ fn marks_of_reasoning_may_stand_in_a_message_and_control_tokens_may_not() {
 fn a_layout_follows_one_code_of_ollama() {
     let layout = &qwen35::template::CHAT;
     assert!(layout.follows(None) && layout.follows(Some("qwen3.5")));
-    assert!(!layout.follows(Some("qwen3.8")) && !qwen3::template::CHAT.follows(None));
+    assert!(!layout.follows(Some("qwen3.8")) && !qwen3::CHAT.follows(None));
 }

@@ -169,11 +169,7 @@ fn built_in_layouts_have_a_go_template_for_ollama() {
     let questions = questions();
     let bytes = Tokenizer::new(byte_level("qwen2"), &qwen3::TOKENIZER).expect("sound");
     let scores = Tokenizer::new(by_scores(false), &gemma3::TOKENIZER).expect("sound");
-    for (layout, tokenizer) in [
-        (&qwen3::template::CHAT, &bytes),
-        (&llama::template::CHAT, &bytes),
-        (&gemma3::template::CHAT, &scores),
-    ] {
+    for (layout, tokenizer) in [(&qwen3::CHAT, &bytes), (&llama::CHAT, &bytes), (&gemma3::CHAT, &scores)] {
         let InOllama::Template(go) = layout.in_ollama else { panic!("{} is code of Ollama", layout.family) };
         // The token that begins a sequence is another one in this vocabulary.
         let source = match layout.family {
@@ -192,8 +188,7 @@ fn differences_show_where_prompts_part() {
     let go = GoTemplate::new("{{ range .Messages }}<|im_start|>{{ .Role }}: {{ .Content }}{{ end }}")
         .expect("sound");
     let question = Conversation::new(vec![Message::new(Role::User, "Hi")]);
-    let found =
-        go.compare(&Template::BuiltIn(&qwen3::template::CHAT), &tokenizer, &[question]).expect("it renders");
+    let found = go.compare(&Template::BuiltIn(&qwen3::CHAT), &tokenizer, &[question]).expect("it renders");
     let expected = Difference {
         before: "<|im_start|>user".into(),
         trained: "\nHi<|im_end|>\n<|im_start|>assistant\n".into(),

@@ -1,7 +1,6 @@
 //! Gemma 4.
 
 mod config;
-mod names;
 mod reply;
 mod shapes;
 pub mod template;
@@ -9,7 +8,8 @@ mod tools;
 
 pub(super) use reply::call;
 
-use super::{Family, SamplingDefaults};
+use super::names::{MixturePaths, paths};
+use super::{AdapterNames, Family, SamplingDefaults};
 use crate::data::tokenizer::{Kind, TokenizerSpec};
 
 /// `general.architecture`.
@@ -30,7 +30,7 @@ pub static FAMILY: Family = Family {
     template: |config| if config.per_layer_width > 0 { &template::SMALL } else { &template::LARGE },
     sampling: SamplingDefaults { temperature: 1.0, top_k: 64, top_p: 0.95 },
     authors_token: "",
-    names: &names::NAMES,
+    names: &NAMES,
     shapes: &shapes::SHAPES,
     small_shape: shapes::SMALL,
     metadata: shapes::metadata,
@@ -49,4 +49,22 @@ pub static TOKENIZER: TokenizerSpec = TokenizerSpec {
     // llama.cpp takes these as end of generation, where present.
     end_names: &["<eos>", "<turn|>", "<|tool_response>"],
     reply: &reply::SYNTAX,
+};
+
+/// Names of modules in adapter files: transformers' `Gemma4ForCausalLM` and `Gemma4ForConditionalGeneration`, and mlx-lm's
+/// `models/gemma4.py`.
+static NAMES: AdapterNames = AdapterNames {
+    peft: |module| paths(module, &MIXTURE).0,
+    mlx: |module| paths(module, &MIXTURE).1,
+    causal_lm_layers: "model.layers",
+    conditional_generation_layers: "model.language_model.layers",
+    mlx_layers: "language_model.model.layers",
+    router_is_parameter: false,
+    gate_up_alternate: false,
+};
+
+const MIXTURE: MixturePaths = MixturePaths {
+    router: ("router.proj", &["router.proj"]),
+    gate_up: ("experts.gate_up_proj", &["experts.switch_glu.gate_proj", "experts.switch_glu.up_proj"]),
+    down: ("experts.down_proj", &["experts.switch_glu.down_proj"]),
 };

@@ -1,16 +1,13 @@
 //! Qwen 3.5, 3.6 and 3.8, dense and as a mixture of experts: three layers with gated delta nets to one with attention.
 
 mod config;
-mod names;
 mod reply;
 mod shapes;
 pub mod template;
-mod tokenizer;
 mod tools;
 
-use super::{Family, SamplingDefaults};
-
-pub use tokenizer::TOKENIZER;
+use super::{AdapterNames, Family, SamplingDefaults, qwen3, uniform};
+use crate::data::tokenizer::TokenizerSpec;
 
 /// `general.architecture`.
 pub const NAME: &str = "qwen35";
@@ -27,7 +24,7 @@ pub static FAMILY: Family = Family {
     template: |_| &template::CHAT,
     sampling: SamplingDefaults { temperature: 0.6, top_k: 20, top_p: 0.95 },
     authors_token: "",
-    names: &names::NAMES,
+    names: &NAMES,
     shapes: &shapes::SHAPES,
     small_shape: shapes::SMALL,
     metadata: shapes::metadata,
@@ -45,3 +42,11 @@ pub static FAMILY_MOE: Family = Family {
     small_shape: shapes::SMALL_MOE,
     ..FAMILY
 };
+
+/// The tokenizer of Qwen 3.5, 3.6 and 3.8: that of Qwen 3 with other functions in replies. The pre-tokenizer, which keeps combining marks
+/// with their letters, is the file's (`qwen35`).
+pub static TOKENIZER: TokenizerSpec = TokenizerSpec { reply: &reply::SYNTAX, ..qwen3::TOKENIZER };
+
+/// Names of modules in adapter files: transformers' `Qwen3_5ForCausalLM` and mlx-lm's `models/qwen3_5.py`, which has the text model inside
+/// another one.
+static NAMES: AdapterNames = AdapterNames { mlx_layers: "language_model.model.layers", ..uniform::NAMES };

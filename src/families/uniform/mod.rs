@@ -1,15 +1,15 @@
 //! Models whose layers are all alike: norms before the blocks, rotary embedding over whole heads, full attention, and a gated
 //! feed-forward block with SiLU, or experts in its place. Qwen 2 and 3, Llama and their like.
 
-mod names;
 mod shapes;
 
+use super::AdapterNames;
 use super::keys::{Keys, MOST_HEADS, MOST_LAYERS, WIDEST, WIDEST_HEAD};
+use super::names::{MixturePaths, paths};
 use crate::base::config::{Activation, Config, Experts, LayerConfig, Yarn};
 use crate::base::tensors::{find, read_vector, require};
 use crate::base::{Error, Gguf, Module};
 
-pub(super) use names::NAMES;
 pub(super) use shapes::{DENSE, metadata, tensors};
 
 /// The matrices of attention.
@@ -253,3 +253,20 @@ fn refuse_biases(gguf: &Gguf) -> Result<(), Error> {
         }),
     }
 }
+
+/// Names of modules in adapter files: transformers' and mlx-lm's `models/{qwen2,qwen3,qwen3_moe,llama}.py` agree on them.
+pub(super) static NAMES: AdapterNames = AdapterNames {
+    peft: |module| paths(module, &MIXTURE).0,
+    mlx: |module| paths(module, &MIXTURE).1,
+    causal_lm_layers: "model.layers",
+    conditional_generation_layers: "model.language_model.layers",
+    mlx_layers: "model.layers",
+    router_is_parameter: true,
+    gate_up_alternate: false,
+};
+
+const MIXTURE: MixturePaths = MixturePaths {
+    router: ("mlp.gate", &["mlp.gate"]),
+    gate_up: ("mlp.experts.gate_up_proj", &["mlp.switch_mlp.gate_proj", "mlp.switch_mlp.up_proj"]),
+    down: ("mlp.experts.down_proj", &["mlp.switch_mlp.down_proj"]),
+};

@@ -1,13 +1,11 @@
-//! Qwen 2 and 2.5.
+//! Qwen 2 and 2.5. Their tokenizer is that of Qwen 3.
 
-pub mod template;
-mod tokenizer;
-
+pub use super::qwen3::TOKENIZER;
+use super::turns::{CHATML, CHATML_TOKENS, turns};
 use super::uniform::{self, Traits};
 use super::{Family, SamplingDefaults, Shape};
 use crate::base::Module;
-
-pub use tokenizer::TOKENIZER;
+use crate::data::template::BuiltIn;
 
 const TRAITS: Traits = Traits {
     name: "qwen2",
@@ -23,7 +21,7 @@ pub static FAMILY: Family = Family {
     example: "qwen2.5:7b",
     config: |gguf| uniform::config(gguf, &TRAITS),
     tokenizer: &TOKENIZER,
-    template: |_| &template::CHAT,
+    template: |_| &CHAT,
     sampling: SamplingDefaults { temperature: 0.7, top_k: 20, top_p: 0.8 },
     authors_token: "",
     names: &uniform::NAMES,
@@ -76,3 +74,6 @@ const SMALL: Shape = Shape {
     context_length: 1024,
     ..SMALLEST
 };
+
+/// ChatML. Reasoning stands in `<think>` in front of the answer to the last question.
+pub static CHAT: BuiltIn = turns!("qwen2", "ChatML", CHATML_TOKENS, CHATML);

@@ -1,12 +1,10 @@
 //! Qwen 3, dense and as a mixture of experts.
 
-pub mod template;
-mod tokenizer;
-
+use super::turns::{CHATML, CHATML_TOKENS, turns};
 use super::uniform::{self, Traits};
-use super::{Family, SamplingDefaults, Shape};
-
-pub use tokenizer::TOKENIZER;
+use super::{Family, SamplingDefaults, Shape, calls};
+use crate::data::template::BuiltIn;
+use crate::data::tokenizer::{END_NAMES, Kind, TokenizerSpec};
 
 const DENSE: Traits = Traits { name: "qwen3", qk_norm: true, interleaved: false, biases: &[] };
 const MIXTURE: Traits = Traits { name: "qwen3moe", ..DENSE };
@@ -18,7 +16,7 @@ pub static FAMILY: Family = Family {
     example: "qwen3:8b",
     config: |gguf| uniform::config(gguf, &DENSE),
     tokenizer: &TOKENIZER,
-    template: |_| &template::CHAT,
+    template: |_| &CHAT,
     sampling: SamplingDefaults { temperature: 0.6, top_k: 20, top_p: 0.95 },
     authors_token: "",
     names: &uniform::NAMES,
@@ -35,7 +33,7 @@ pub static FAMILY_MOE: Family = Family {
     example: "qwen3:30b",
     config: |gguf| uniform::config(gguf, &MIXTURE),
     tokenizer: &TOKENIZER,
-    template: |_| &template::CHAT_MOE,
+    template: |_| &CHAT_MOE,
     sampling: SamplingDefaults { temperature: 0.6, top_k: 20, top_p: 0.95 },
     authors_token: "",
     names: &uniform::NAMES,
@@ -102,3 +100,22 @@ const SMALL: Shape = Shape {
 
 const SMALL_MOE: Shape =
     Shape { family: MIXTURE.name, name: "qwen3moe-tiny", experts: Some([8, 2, 256]), tied: false, ..SMALL };
+
+/// ChatML. Reasoning stands in `<think>` in front of the answer to the last question.
+pub static CHAT: BuiltIn = turns!("qwen3", "ChatML", CHATML_TOKENS, CHATML);
+
+/// The layout of the mixtures of experts.
+pub static CHAT_MOE: BuiltIn = turns!("qwen3moe", "ChatML", CHATML_TOKENS, CHATML);
+
+/// The tokenizer, by byte-level merges, of Qwen 2, 2.5 and 3, and of the DeepSeek R1 distillations on them.
+pub static TOKENIZER: TokenizerSpec = TokenizerSpec {
+    models: &[("gpt2", Kind::ByteLevel, "llama.cpp and Ollama")],
+    pre: "",
+    bos: "",
+    end_of_text: &["<｜end▁of▁sentence｜>", "<|endoftext|>"],
+    required: &[],
+    turn_end: &["<|im_end|>"],
+    control: &["<|im_start|>"],
+    end_names: END_NAMES,
+    reply: &calls::QWEN,
+};
