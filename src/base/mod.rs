@@ -5,7 +5,7 @@
 //! the base. [`crate::families`] opens it.
 
 pub mod config;
-mod contents;
+mod digest;
 pub mod fingerprint;
 pub mod formats;
 mod frozen;

@@ -1,12 +1,12 @@
 //! From files of samples to packed micro-batches of tokens.
 
 pub mod batch;
-mod caught;
+mod catch_panic;
 pub mod compare;
 pub mod dataset;
 pub(crate) mod digits;
+pub mod loss_spans;
 mod micro_batch;
-pub mod pieces;
 mod sample;
 pub mod step;
 pub mod template;

@@ -1,8 +1,8 @@
 //! Gemma 3 text models: 270M, FunctionGemma, 1B, 4B, 12B and 27B.
 
-use super::keys::{Keys, WIDEST};
+use super::chat_layout::{Turns, turns};
+use super::metadata::{Keys, WIDEST};
 use super::random::{Tensors, q4_k_m};
-use super::turns::{Turns, turns};
 use super::uniform::{self, head_size, heads, layer_count, stretch};
 use super::{Family, SamplingDefaults, Shape, gemma4};
 use crate::base::config::{Activation, Config, LayerConfig};

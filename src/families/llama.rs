@@ -1,8 +1,8 @@
 //! Llama 3 and the models that share its architecture: Mistral 7B, SmolLM2, R1 distillations and others.
 
-use super::turns::{Turns, turns};
+use super::chat_layout::{Turns, turns};
 use super::uniform::{self, Traits};
-use super::{Family, SamplingDefaults, Shape, calls};
+use super::{Family, SamplingDefaults, Shape, tool_calls};
 use crate::data::template::{BuiltIn, ReplySyntax};
 use crate::data::tokenizer::{END_NAMES, Kind, TokenizerSpec};
 
@@ -107,5 +107,5 @@ pub(super) static REPLIES: ReplySyntax = ReplySyntax {
     headers: &[],
     bare_call: "{\"name\":",
     spaced: true,
-    parse_calls: calls::parse,
+    parse_calls: tool_calls::parse,
 };

@@ -2,21 +2,21 @@
 //!
 //! A family is a [`Family`] in [`ALL`]. The rest of the program asks that value and never the family's name.
 
-mod calls;
+mod chat_layout;
 pub mod gemma3;
 pub mod gemma4;
-pub mod go;
 pub mod gpt_oss;
-mod keys;
 pub mod llama;
-mod names;
+mod metadata;
+mod module_paths;
+pub mod ollama_templates;
 mod open;
 pub mod qwen2;
 pub mod qwen3;
 pub mod qwen35;
 mod random;
 mod shape;
-mod turns;
+mod tool_calls;
 mod uniform;
 
 use crate::base::config::Config;

@@ -1,7 +1,7 @@
 //! Qwen 2 and 2.5. Their tokenizer is that of Qwen 3.
 
+use super::chat_layout::{CHATML, CHATML_TOKENS, turns};
 pub use super::qwen3::TOKENIZER;
-use super::turns::{CHATML, CHATML_TOKENS, turns};
 use super::uniform::{self, Traits};
 use super::{Family, SamplingDefaults, Shape};
 use crate::base::Module;

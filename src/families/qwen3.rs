@@ -1,8 +1,8 @@
 //! Qwen 3, dense and as a mixture of experts.
 
-use super::turns::{CHATML, CHATML_TOKENS, turns};
+use super::chat_layout::{CHATML, CHATML_TOKENS, turns};
 use super::uniform::{self, Traits};
-use super::{Family, SamplingDefaults, Shape, calls};
+use super::{Family, SamplingDefaults, Shape, tool_calls};
 use crate::data::template::BuiltIn;
 use crate::data::tokenizer::{END_NAMES, Kind, TokenizerSpec};
 
@@ -117,5 +117,5 @@ pub static TOKENIZER: TokenizerSpec = TokenizerSpec {
     turn_end: &["<|im_end|>"],
     control: &["<|im_start|>"],
     end_names: END_NAMES,
-    reply: &calls::QWEN,
+    reply: &tool_calls::QWEN,
 };

@@ -1,9 +1,9 @@
 //! The buffers of a plan, and what one layer sees of them.
 
+use super::alias::ScorePlace;
 use super::experts::{ExpertActs, ExpertScratch};
-use super::keep::Kept;
-use super::lend::ScorePlace;
 use super::plan::Plan;
+use super::recompute::Kept;
 use super::storage::{Role, Storage, Storages};
 use super::table::{Entry, Own, Saved, Span, TABLE, TEMPS, Temp, TempEntry, lent};
 use super::widths::LayerWidths;
@@ -147,7 +147,7 @@ impl Maker<'_> {
         TEMPS.iter().map(make).collect()
     }
 
-    /// Memory that attention's backward may borrow, in the order of [`super::lend::Lent`].
+    /// Memory that attention's backward may borrow, in the order of [`super::alias::Lent`].
     fn lendable(&self, temps: &[Act], shared: &[Option<Act>], experts: Option<&ExpertScratch>) -> Vec<Rows> {
         let memory = |act: &Act| match act.tiles() {
             Some(tiles) => tiles.as_rows(self.widest.ffn),

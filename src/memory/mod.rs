@@ -4,22 +4,22 @@
 //! each use is stored. `plan` sums the table and decides what each layer keeps, `arena` allocates it, and `lend` finds memory that is
 //! free while attention's backward runs.
 
+mod alias;
 mod arena;
 mod experts;
-mod keep;
-mod lend;
 mod logits;
 mod passes;
 mod plan;
+mod recompute;
 mod storage;
 mod table;
 mod widths;
 
 pub use arena::{Activations, Chunk, LayerActs, ScratchActs};
 pub use experts::{ExpertActs, ExpertScratch, Offloaded};
-pub use keep::{Kept, Recompute};
 pub use passes::Passes;
 pub use plan::{CHUNK, Demand, LEAST_CHUNK, Plan};
+pub use recompute::{Kept, Recompute};
 pub use storage::Storages;
 pub use table::{Saved, Temp};
 pub use widths::LayerWidths;

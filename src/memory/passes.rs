@@ -1,6 +1,6 @@
 //! The passes that a plan is for.
 
-use super::keep::Recompute;
+use super::recompute::Recompute;
 use crate::data::batch::Capacity;
 
 /// The passes that a plan is for.

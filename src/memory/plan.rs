@@ -1,10 +1,10 @@
 //! The memory plan: every buffer's size before the first is made, and which layers keep their activations.
 
+use super::alias::Lent;
 use super::experts::{ExpertActs, ExpertScratch, Offloaded};
-use super::keep::{Kept, LayerCosts, Recompute, Shared, choose};
-use super::lend::Lent;
 use super::logits::{self, LongPanels};
 use super::passes::Passes;
+use super::recompute::{Kept, LayerCosts, Recompute, Shared, choose};
 use super::storage::Storages;
 use super::table::{self, Entry, Own, Saved, Span, TABLE, TEMPS, Temp};
 use super::widths::LayerWidths;

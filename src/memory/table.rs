@@ -2,7 +2,7 @@
 //!
 //! `T` are the tokens of a micro-batch, `C` those of a chunk, in which the feed-forward block runs.
 
-use super::keep::Kept;
+use super::recompute::Kept;
 use super::storage::{Role, Storage, Storages};
 use super::widths::LayerWidths;
 use crate::base::config::DeltaNet;

@@ -14,7 +14,6 @@ mod effects;
 mod error;
 mod evaluate;
 pub mod finetune;
-mod fit;
 mod general;
 mod host;
 pub mod identity;
@@ -30,6 +29,7 @@ pub mod range_test;
 mod ready;
 pub mod reference;
 mod references;
+mod row_length;
 mod settings;
 mod state;
 mod status;
@@ -45,7 +45,6 @@ pub use data::{Data, SourceFile, ValidationFile};
 pub use drive::REFUSED;
 pub use effects::GENERAL;
 pub use error::{DriveError, RunError};
-pub use fit::fitted;
 pub use host::{Asked, Finished, Host, Outcome, Phase, RunEvent};
 pub use identity::Identity;
 pub use initial::{fresh, initial_adapter, names, read_adapters, slots};
@@ -53,6 +52,7 @@ pub use load::load;
 pub use open::OpenBase;
 pub use prepare::PreparedRun;
 pub use ready::Ready;
+pub use row_length::fitted;
 pub use settings::{
     dropout, objective, objective_of, offload, optimizer, recompute, row_limit, schedule, shares,
     write_options,

@@ -92,7 +92,7 @@ pub fn go_template(
     };
     let own = own();
     let equal = |source: &&str| matches!(compared(source), Comparison { compared: 1.., difference: None });
-    let found = std::iter::once(&*own).chain(families::go::LAYOUTS).find(equal);
+    let found = std::iter::once(&*own).chain(families::ollama_templates::LAYOUTS).find(equal);
     let difference = if found.is_some() { None } else { compared(&own).difference };
     Some((found.unwrap_or(&own).to_owned(), difference))
 }

@@ -1,6 +1,6 @@
 //! Everything that a run needs besides the base and a device.
 
-use super::fit::row_notice;
+use super::row_length::row_notice;
 use super::{Data, OpenBase, PreparedRun, RunError, fitted, initial_adapter};
 use crate::adapter::Loaded;
 use crate::recipe::Recipe;

@@ -145,7 +145,7 @@ fn layouts_for_ollama_write_what_their_jinja_writes() {
         // The end of a turn in the vocabularies that these layouts are for.
         let source = source.replace("eos_token", "'</s>'");
         let template = Template::Jinja(Box::new(Jinja::new(&source, DAY).expect("sound")));
-        families::go::LAYOUTS.iter().position(|layout| {
+        families::ollama_templates::LAYOUTS.iter().position(|layout| {
             let go = GoTemplate::new(layout).expect("sound");
             let found = go.compare(&template, &tokenizer, &questions).expect("it renders");
             found.compared >= 8 && found.difference.is_none()

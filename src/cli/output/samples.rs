@@ -6,7 +6,7 @@ use std::path::Path;
 use rullama_train::data::batch::Sample;
 use rullama_train::data::compare::{Side, units};
 use rullama_train::data::dataset::Found;
-use rullama_train::data::pieces::{Piece, pieces};
+use rullama_train::data::loss_spans::{Piece, pieces};
 use rullama_train::data::tokenizer::Tokenizer;
 
 use super::{count, grouped, line, text};

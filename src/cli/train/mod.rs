@@ -2,7 +2,7 @@
 
 mod commands;
 mod console;
-mod follow;
+mod hints;
 mod hook;
 pub mod lock;
 mod log_files;
@@ -11,7 +11,7 @@ pub mod run_file;
 mod stop;
 mod summary;
 mod terminal;
-mod words;
+mod worker_rank;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -41,11 +41,11 @@ pub use stop::{STATUS as STOPPED, signals};
 
 use commands::Commands;
 use console::{Console, OutputMode};
-use follow::Follower;
 use hook::Hook;
 use lock::Lock;
 use resume::{Found, Start};
 use terminal::Terminal;
+use worker_rank::Follower;
 
 /// Options of training.
 #[derive(Args)]
@@ -106,10 +106,10 @@ fn open(
     let identity = session.prepared.identity(&session.frozen, &loaded.adapter);
     let find = || resume::find(recipe, &session, &identity, args);
     let found = ranks.is_first().then(find).transpose()?;
-    let start = match follow::share(ranks, found, &loaded.adapter)? {
+    let start = match worker_rank::share(ranks, found, &loaded.adapter)? {
         Some(Found::Start(start)) => *start,
         Some(Found::Finished(found)) => {
-            words::finished_before(invocation, recipe, &found, args.output_mode());
+            hints::finished_before(invocation, recipe, &found, args.output_mode());
             return Ok(None);
         }
         None => return Ok(None),
@@ -137,7 +137,7 @@ fn train(invocation: &RecipeArgs, args: &TrainArgs, ranks: &Rc<Ranks>) -> Result
     // Before the state of the folder is read, so that no other run changes it meanwhile.
     let lock = if first { Lock::existing(&recipe.output.dir)? } else { None };
     let seen = checkpoint::list(&recipe.output.dir);
-    recipe.train.shares = Some(follow::shares(ranks, &recipe, args)?);
+    recipe.train.shares = Some(worker_rank::shares(ranks, &recipe, args)?);
     let recipe = &recipe;
     let dir = &recipe.output.dir;
     let mut timings = Timings::start();
@@ -208,7 +208,7 @@ fn train(invocation: &RecipeArgs, args: &TrainArgs, ranks: &Rc<Ranks>) -> Result
     terminal.begin(&run, &notices, &loaded.notices, &timings)?;
     let outcome = block_on(run.drive(&mut terminal));
     terminal.end_hook();
-    let outcome = outcome.map_err(|error| words::with_next_step(error, invocation, recipe, &session))?;
+    let outcome = outcome.map_err(|error| hints::with_next_step(error, invocation, recipe, &session))?;
     // The merged file is compared with base and adapter: the device needs the room.
     drop(model);
     let adapter = match (&ollama, &outcome) {

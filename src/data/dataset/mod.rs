@@ -13,9 +13,9 @@ mod document;
 mod duplicates;
 mod error;
 mod fields;
+mod file_kind;
 pub mod files;
 mod flags;
-mod foreign;
 mod gemini;
 mod input_ids;
 mod kinds;
@@ -33,8 +33,8 @@ mod sample;
 mod shape;
 mod sharegpt;
 mod split;
+mod stats;
 mod table;
-mod tally;
 mod text;
 mod tools;
 mod wording;
@@ -51,7 +51,7 @@ use container::Ending;
 use record::Record;
 use records::Records;
 use sample::{Read, sample};
-use tally::Tally;
+use stats::Tally;
 
 pub use comparison_problem::ComparisonProblem;
 pub use container::Compression;
@@ -189,12 +189,12 @@ pub fn parse(
     options: &Options,
 ) -> Result<Dataset, DatasetError> {
     let failed = |problem: Problem| problem.at(name);
-    foreign::check(bytes).map_err(failed)?;
+    file_kind::check(bytes).map_err(failed)?;
     let most = if bytes.len() < SMALL_FILE { options.max_file_size / 2 } else { options.max_file_size };
     let unpacked = container::unpack(bytes, most).map_err(failed)?;
     let compression = unpacked.compression;
     if compression.is_some() {
-        foreign::check(&unpacked.bytes).map_err(failed)?;
+        file_kind::check(&unpacked.bytes).map_err(failed)?;
     }
     let ending = Ending::of(name);
     let (container, tally, samples) = if ending == Ending::Text && !records::starts_as_json(&unpacked.bytes) {

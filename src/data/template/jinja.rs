@@ -10,8 +10,8 @@ use serde_json::{Map, Value as Json, json};
 use sha2::{Digest, Sha256};
 
 use super::date::Date;
-use super::{Conversation, GENERATION, Message, Role, TemplateError, guard, limits, meter, python};
-use crate::data::caught::caught;
+use super::{Conversation, GENERATION, Message, Role, TemplateError, instrument, limits, meter, python};
+use crate::data::catch_panic::caught;
 use crate::data::tokenizer::Tokenizer;
 
 /// Keys under which templates look for the assistant's reasoning.
@@ -49,7 +49,7 @@ impl Jinja {
         let name = if name.is_empty() { String::new() } else { format!(" {name}") };
         let unreadable = |problem| TemplateError::Syntax { name: name.clone(), problem };
         let (compiled, generation) = generation_filters(source);
-        let compiled = guard::guard(&compiled).map_err(&unreadable)?;
+        let compiled = instrument::guard(&compiled).map_err(&unreadable)?;
         let mut env = Environment::new();
         env.set_fuel(Some(limits::FUEL));
         meter::install(&mut env);

@@ -1,4 +1,4 @@
-//! Filters and functions that keep a rendering within [`super::limits`]. [`super::guard`] puts them into every template.
+//! Filters and functions that keep a rendering within [`super::limits`]. [`super::instrument`] puts them into every template.
 
 use minijinja::value::{DynObject, Kwargs, Rest, Tuple, ValueKind, ValueOrKwargs};
 use minijinja::{Environment, Error, ErrorKind, State, Value, filters};

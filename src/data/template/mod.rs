@@ -10,7 +10,7 @@ mod date;
 mod encode;
 mod error;
 mod go;
-mod guard;
+mod instrument;
 mod jinja;
 mod limits;
 mod masks;

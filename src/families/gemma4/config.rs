@@ -3,7 +3,7 @@
 use crate::base::config::{Activation, Config, Experts, LayerConfig};
 use crate::base::tensors::{find, read_vector, require};
 use crate::base::{Error, Gguf, TensorInfo};
-use crate::families::keys::{Keys, MOST_HEADS, MOST_LAYERS, WIDEST, WIDEST_HEAD};
+use crate::families::metadata::{Keys, MOST_HEADS, MOST_LAYERS, WIDEST, WIDEST_HEAD};
 
 use super::NAME;
 

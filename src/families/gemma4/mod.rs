@@ -8,7 +8,7 @@ mod tools;
 
 pub(super) use reply::call;
 
-use super::names::{MixturePaths, paths};
+use super::module_paths::{MixturePaths, paths};
 use super::{AdapterNames, Family, SamplingDefaults};
 use crate::data::tokenizer::{Kind, TokenizerSpec};
 

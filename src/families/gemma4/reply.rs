@@ -121,7 +121,7 @@ mod tests {
     use super::super::tools;
     use super::*;
     use crate::data::template::Part;
-    use crate::families::calls::tests::parts;
+    use crate::families::tool_calls::tests::parts;
 
     /// Position at which the reply begins.
     #[derive(Clone, Copy)]

@@ -4,7 +4,7 @@ use super::NAME;
 use crate::base::config::{Activation, Config, LayerConfig};
 use crate::base::tensors::{find, require};
 use crate::base::{Error, Gguf, Module};
-use crate::families::keys::{Keys, WIDEST};
+use crate::families::metadata::{Keys, WIDEST};
 use crate::families::uniform::{experts, head_size, heads, layer_count, stretch};
 
 /// The matrices that have a bias: all.

@@ -5,7 +5,7 @@ mod reply;
 mod shapes;
 pub mod template;
 
-use super::names::{MixturePaths, paths};
+use super::module_paths::{MixturePaths, paths};
 use super::{AdapterNames, Family, SamplingDefaults};
 use crate::data::tokenizer::{Kind, TokenizerSpec};
 

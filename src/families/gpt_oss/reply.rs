@@ -43,7 +43,7 @@ mod tests {
 
     use super::*;
     use crate::data::template::Part;
-    use crate::families::calls::tests::parts;
+    use crate::families::tool_calls::tests::parts;
 
     #[test]
     fn long_integers_keep_their_digits() {

@@ -2,7 +2,7 @@
 
 use crate::data::template::{BuiltIn, Conversation, InOllama, Piece, Pieces, Role};
 use crate::data::tokenizer::Special;
-use crate::families::turns::{self, Turns};
+use crate::families::chat_layout::{self, Turns};
 
 /// Turns of text in the channel `final`, and reasoning in the channel `analysis` of the last answer. The system turn lacks the
 /// date that OpenAI's template writes.
@@ -12,7 +12,7 @@ pub static HARMONY: BuiltIn = BuiltIn {
     version: "harmony 1",
     tokens: &["<|start|>", "<|message|>", "<|channel|>", "<|end|>", "<|return|>"],
     in_ollama: InOllama::Template(go),
-    check: |conversation| turns::check(conversation, true),
+    check: |conversation| chat_layout::check(conversation, true),
     pieces,
     answer_prompt: |_| Some(answer_prompt()),
     hides_thoughts: Turns::hides_thoughts,

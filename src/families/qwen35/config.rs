@@ -5,7 +5,7 @@
 use crate::base::config::{Activation, Config, DeltaNet, Experts, LayerConfig};
 use crate::base::tensors::{find, require};
 use crate::base::{Error, Gguf};
-use crate::families::keys::{Keys, MOST_HEADS, MOST_LAYERS, WIDEST, WIDEST_HEAD};
+use crate::families::metadata::{Keys, MOST_HEADS, MOST_LAYERS, WIDEST, WIDEST_HEAD};
 use crate::families::uniform;
 
 /// Distance of layers with attention, where the file has neither key.

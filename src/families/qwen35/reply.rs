@@ -8,16 +8,16 @@ use serde_json::{Map, Value};
 
 use crate::data::digits;
 use crate::data::template::{ReplySyntax, ToolCall};
-use crate::families::calls;
+use crate::families::tool_calls;
 
-pub(super) static SYNTAX: ReplySyntax = ReplySyntax { parse_calls: parse, ..calls::QWEN };
+pub(super) static SYNTAX: ReplySyntax = ReplySyntax { parse_calls: parse, ..tool_calls::QWEN };
 
 /// The calls in `text`: one with a mark per argument, or JSON as Qwen 3 writes it.
 fn parse(text: &str, tools: &[Value]) -> Vec<ToolCall> {
     let text = text.trim();
     match text.strip_prefix("<function=") {
         Some(rest) => call(rest, tools).into_iter().collect(),
-        None => calls::parse(text, tools),
+        None => tool_calls::parse(text, tools),
     }
 }
 
@@ -79,7 +79,7 @@ mod tests {
 
     use super::*;
     use crate::data::template::Part;
-    use crate::families::calls::tests::{called, long, parts, thought, words};
+    use crate::families::tool_calls::tests::{called, long, parts, thought, words};
 
     const CALL: &str = "<tool_call>\n<function=weather>\n<parameter=city>\nLima\n</parameter>\n<parameter=days>\n3\n</parameter>\n\
                         </function>\n</tool_call>";

@@ -4,8 +4,8 @@
 mod shapes;
 
 use super::AdapterNames;
-use super::keys::{Keys, MOST_HEADS, MOST_LAYERS, WIDEST, WIDEST_HEAD};
-use super::names::{MixturePaths, paths};
+use super::metadata::{Keys, MOST_HEADS, MOST_LAYERS, WIDEST, WIDEST_HEAD};
+use super::module_paths::{MixturePaths, paths};
 use crate::base::config::{Activation, Config, Experts, LayerConfig, Yarn};
 use crate::base::tensors::{find, read_vector, require};
 use crate::base::{Error, Gguf, Module};

@@ -1,13 +1,13 @@
 //! A gated delta net in a pass: one token continues the state token by token, more tokens continue it in chunks.
 
 use super::Decoder;
-use super::applied::Group;
+use super::adapter::Group;
 use super::lengths::rows;
 use crate::base::config::{Activation, Config, DeltaNet};
 use crate::gpu::{Gpu, GpuError, Recorder};
 use crate::model::DeltaLayer;
 use crate::ops::delta::{self, CHUNK, Delta, Saved};
-use crate::ops::linear::applied;
+use crate::ops::linear::with_adapter;
 use crate::ops::lora::{Input, cached};
 use crate::ops::matvec::{self, Down};
 use crate::ops::{Rows, Up, Weight, cached_gated, rms_norm};
@@ -128,8 +128,8 @@ impl<'a> Decoder<'a> {
             let y = y.reshaped(z_offset);
             let z = w.z.reshaped(of_member.as_ref().map_or(0, |(group, ..)| group.rank));
             let adapter = of_member.as_ref();
-            let adapter = adapter.map(|(group, _, (a, b))| applied::Applied { a, b, rank: group.rank });
-            applied::forward(&mut self.long(rec, rows), &y, &w.normed, &[matrix], adapter, &z);
+            let adapter = adapter.map(|(group, _, (a, b))| with_adapter::Applied { a, b, rank: group.rank });
+            with_adapter::forward(&mut self.long(rec, rows), &y, &w.normed, &[matrix], adapter, &z);
             self.biases(rec, &y, &[matrix], rows);
             return y;
         }

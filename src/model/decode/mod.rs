@@ -5,7 +5,7 @@
 //! buffers. If experts are in host memory, they are copied to the device for every token, layer by layer, and the commands are
 //! recorded again.
 
-mod applied;
+mod adapter;
 mod branch;
 mod delta;
 mod lengths;
@@ -21,7 +21,7 @@ use crate::gpu::{GpuError, Prepared, Recorder, Recording};
 use crate::ops::argmax::Likeliest;
 use crate::ops::cached_heads::Cache;
 use crate::ops::delta::Carried;
-use applied::Applied;
+use adapter::Applied;
 pub use lengths::Lengths;
 pub use scores::Scoring;
 pub use sizes::bytes;

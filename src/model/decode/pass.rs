@@ -1,6 +1,6 @@
 //! One pass, written out in order: `forward.rs` without the activations for backward, with cached keys and values.
 
-use super::applied::Group;
+use super::adapter::Group;
 use super::{Decoder, Tail};
 use crate::gpu::{GpuError, Recorder};
 use crate::memory::{ExpertActs, ExpertScratch};
@@ -21,8 +21,8 @@ use crate::ops::cached_heads::Heads;
 use crate::ops::embedding;
 use crate::ops::experts::shared;
 use crate::ops::linear::Projection;
-use crate::ops::linear::applied;
 use crate::ops::linear::tiled::{self, LowRank};
+use crate::ops::linear::with_adapter;
 use crate::ops::lora::Input;
 use crate::ops::matvec::integers::{self, Integers};
 use crate::ops::matvec::{self, Down, Ended};
@@ -275,7 +275,7 @@ impl<'a> Decoder<'a> {
         if rows > matvec::MAX_ROWS {
             let z = self.w.z.reshaped(group.map_or(0, |g| g.a.rows));
             let adapter = group.map(Group::matrices);
-            applied::forward(&mut self.long(rec, rows), &y, x, matrices, adapter, &z);
+            with_adapter::forward(&mut self.long(rec, rows), &y, x, matrices, adapter, &z);
             self.biases(rec, &y, matrices, rows);
             return (y, None);
         }

@@ -1,7 +1,7 @@
 //! Sizes of the buffers of replies, so that a plan can count them before there are any.
 
 use super::lengths::{Lengths, buffer, rows};
-use super::{applied, delta};
+use super::{adapter, delta};
 use crate::adapter::lora::Slot;
 use crate::base::config::{Config, Experts, LayerConfig};
 use crate::base::{Base, Tensor};
@@ -36,7 +36,7 @@ pub(super) struct Sizes {
 impl Sizes {
     pub fn new(gpu: &Gpu, config: &Config, lengths: Lengths, rank: usize) -> Sizes {
         let chunk = lengths.chunk.clamp(1, lengths.context);
-        let rank = applied::padded(gpu, rank);
+        let rank = adapter::padded(gpu, rank);
         let (d, p) = (config.width, config.per_layer_width);
         let widest = |of: &dyn Fn(&LayerConfig) -> usize| {
             config.layers.iter().map(of).max().expect("a model has layers")
@@ -130,5 +130,5 @@ pub fn bytes(gpu: &Gpu, base: &Base, lengths: Lengths, slots: &[Slot], rank: usi
     sizes.bytes(gpu, base)
         + caches.sum::<u64>()
         + states.sum::<u64>()
-        + applied::bytes(config, slots, sizes.rank)
+        + adapter::bytes(config, slots, sizes.rank)
 }

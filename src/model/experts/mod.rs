@@ -3,9 +3,9 @@
 //! Scores are computed by the kernels for f32 rows on every device: what decides between experts must not depend on it. The score
 //! of a shared expert is one more row of the router's product.
 
-mod beside;
+mod few_tokens;
 mod loads;
-mod short;
+mod shared;
 
 use super::batch::{Batch, ExpertLoras};
 use super::offload::{self, HostExperts};
@@ -27,8 +27,8 @@ use crate::ops::pass::Pass;
 use crate::ops::rms_norm::{self, Norm};
 use crate::ops::{Rows, Weight, linear};
 
-pub use beside::Beside;
 pub use loads::Loads;
+pub use shared::Beside;
 
 /// The weights of one layer's experts.
 pub(super) struct Experts {

@@ -5,7 +5,6 @@
 
 mod adapted_coop16;
 mod adapted_tiled;
-pub mod applied;
 pub mod coop16;
 pub mod cuda;
 pub mod experts;
@@ -15,6 +14,7 @@ mod matrices;
 pub mod tiled;
 pub mod tiling;
 pub mod tune;
+pub mod with_adapter;
 
 use crate::base::Module;
 use crate::gpu::Recorder;

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use super::seal::unsealed;
+use super::digest::unsealed;
 use super::{CheckpointError, FILES, FORMAT, PREFIX, STATE, TrainerState};
 use crate::files;
 use crate::run::identity::{self, Identity};

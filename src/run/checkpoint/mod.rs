@@ -12,10 +12,10 @@
 //! recipe and the step.
 
 mod changes;
+mod digest;
 mod error;
 mod folder;
 mod matrices;
-mod seal;
 mod send;
 
 use std::collections::BTreeMap;
@@ -31,9 +31,9 @@ use crate::base::config::Config;
 use crate::files;
 use crate::gpu::Choices;
 use crate::recipe::{Recipe, Syntax};
+use digest::sealed;
 use folder::open;
 use matrices::{parse, serialize};
-use seal::sealed;
 
 pub use changes::{Changed, Differences};
 pub use error::CheckpointError;
@@ -206,7 +206,7 @@ impl Checkpoint {
 mod tests {
     use std::fs;
 
-    use super::seal::{DIGEST, digest, unsealed};
+    use super::digest::{DIGEST, digest, unsealed};
     use super::*;
     use crate::adapter::lora::slots;
     use crate::base::Module;

@@ -2,7 +2,7 @@
 
 use rullama_train::data::batch::Sample;
 use rullama_train::data::compare::Side;
-use rullama_train::data::pieces::pieces;
+use rullama_train::data::loss_spans::pieces;
 use rullama_train::data::tokenizer::Tokenizer;
 use rullama_train::recipe::{Recipe, SCHEMA_URL};
 use rullama_train::run::draft::{self, Fit, Names, Picked};

@@ -80,7 +80,7 @@ fn failed(error: &ParquetError) -> Problem {
 
 /// Runs code of the `parquet` crate, which panics on some damaged files.
 fn caught<T>(run: impl FnOnce() -> T) -> Result<T, Problem> {
-    crate::data::caught::caught(run).ok_or_else(damaged)
+    crate::data::catch_panic::caught(run).ok_or_else(damaged)
 }
 
 fn object(row: &Row) -> Map<String, Value> {

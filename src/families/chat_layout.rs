@@ -129,7 +129,7 @@ macro_rules! turns {
             check: |conversation| $turns.check(conversation),
             pieces: |conversation| $turns.pieces(conversation),
             answer_prompt: |_| $turns.answer_prompt(),
-            hides_thoughts: crate::families::turns::Turns::hides_thoughts,
+            hides_thoughts: crate::families::chat_layout::Turns::hides_thoughts,
             history: None,
         }
     };

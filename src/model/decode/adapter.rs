@@ -5,8 +5,8 @@ use crate::base::Module;
 use crate::base::config::Config;
 use crate::gpu::{Gpu, GpuError};
 use crate::model::batch::ExpertLoras;
-use crate::ops::linear::applied;
 use crate::ops::linear::experts::ExpertLora;
+use crate::ops::linear::with_adapter;
 use crate::ops::lora::{Input, PerInput};
 use crate::ops::{Param, Up};
 
@@ -36,8 +36,8 @@ pub(super) fn padded(gpu: &Gpu, rank: usize) -> usize {
 
 impl Group {
     /// The group in the form that products of long passes use.
-    pub fn matrices(&self) -> applied::Applied<'_> {
-        applied::Applied { a: &self.a, b: &self.b, rank: self.rank }
+    pub fn matrices(&self) -> with_adapter::Applied<'_> {
+        with_adapter::Applied { a: &self.a, b: &self.b, rank: self.rank }
     }
 
     /// The adapter of matrix `member` alone.
