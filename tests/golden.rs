@@ -44,7 +44,7 @@ const HALF_MIXTURE: f64 = 1e-1;
 /// for `qwen35moe` on cooperative matrices).
 const HALF_SHARED_GATE: f64 = 2e-2;
 
-fn main() {
+fn main() -> std::process::ExitCode {
     let mut folders: Vec<PathBuf> = golden::FOLDERS.map(|n| Path::new("tests/golden").join(n)).to_vec();
     let further = std::env::var_os("RULLAMA_GOLDEN").unwrap_or_default();
     folders.extend(std::env::split_paths(&further).filter(|f| !f.as_os_str().is_empty()));

@@ -13,12 +13,8 @@ use rullama_train::base::Module;
 use rullama_train::base::gguf::value::Value;
 use rullama_train::base::{Base, GgmlType, Gguf};
 
-#[path = "common/gguf_writer.rs"]
-mod gguf_writer;
-#[path = "common/golden.rs"]
-mod golden_files;
-use gguf_writer::GgufWriter;
-use golden_files::split_experts;
+use crate::gguf_writer::GgufWriter;
+use crate::golden_files::split_experts;
 
 const NOTE: &str = "rullama_train.merged";
 

@@ -6,14 +6,9 @@
 use std::path::Path;
 use std::time::Instant;
 
-#[path = "common/families.rs"]
-mod common_families;
-#[path = "common/template.rs"]
-mod common_template;
-
-use common_families::{by_scores, byte_level, fixture as families, strings};
-use common_template::{Case, DAY};
-use libtest_mimic::{Arguments, Failed, Trial};
+use crate::common_families::{by_scores, byte_level, fixture as families, strings};
+use crate::common_template::{Case, DAY};
+use libtest_mimic::Failed;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use rullama_train::base::Gguf;
@@ -28,52 +23,31 @@ use tokenizers::models::bpe::BPE;
 const FULL: &str = "RULLAMA_TOKENIZER_GGUF";
 const VOCABULARIES: &str = "RULLAMA_VOCABULARIES";
 
-fn main() {
-    let full = std::env::var(FULL).ok();
-    let missing = full.is_none();
-    let of_full = |name: &str, test: fn(&str) -> Result<(), Failed>| {
-        let path = full.clone().unwrap_or_default();
-        let hint = if missing { format!(" (set {FULL} to ggml-vocab-gemma-4.gguf)") } else { String::new() };
-        Trial::test(format!("{name}{hint}"), move || test(&path)).with_ignored_flag(missing)
-    };
-    let folder = std::env::var(VOCABULARIES).ok();
-    let of_vocabularies = |name: &str, test: fn(&str) -> Result<(), Failed>| {
-        let (path, missing) = (folder.clone().unwrap_or_default(), folder.is_none());
-        let hint =
-            if missing { format!(" (set {VOCABULARIES} to llama.cpp's models/)") } else { String::new() };
-        Trial::test(format!("{name}{hint}"), move || test(&path)).with_ignored_flag(missing)
-    };
-    let trials = vec![
-        Trial::test("tiny_vocabulary_has_hugging_face_ids", tiny_vocabulary_has_hugging_face_ids),
-        Trial::test("decode_undoes_encode", || decode_undoes_encode(&tiny())),
-        Trial::test("streaming_gives_the_same_text", streaming_gives_the_same_text),
-        Trial::test("broken_bytes_become_replacement_characters", broken_bytes_become_replacement_characters),
-        Trial::test("plain_text_yields_no_control_token", plain_text_yields_no_control_token),
-        Trial::test("newline_runs_are_looked_up_whole", newline_runs_are_looked_up_whole),
-        Trial::test("ollama_dialect_is_the_same_tokenizer", ollama_dialect_is_the_same_tokenizer),
-        Trial::test("special_ids_are_found", special_ids_are_found),
-        Trial::test("what_is_not_gemma_4_is_refused", what_is_not_gemma_4_is_refused),
-        Trial::test("words_have_the_ids_of_whole_lines", words_have_the_ids_of_whole_lines),
-        Trial::test("joints_are_where_a_token_covers_both_sides", joints_are_where_a_token_covers_both_sides),
-        Trial::test("byte_level_ids_are_hugging_faces", byte_level_ids_are_hugging_faces),
-        Trial::test("ids_by_scores_are_sentencepieces", ids_by_scores_are_sentencepieces),
-        Trial::test("byte_level_text_and_joints", byte_level_text_and_joints),
-        Trial::test("bytes_without_a_token_are_left_out", bytes_without_a_token_are_left_out),
-        Trial::test(
-            "lists_that_other_programs_do_without_may_be_missing",
-            lists_that_other_programs_do_without_may_be_missing,
-        ),
-        Trial::test("odd_vocabularies_are_read_with_a_notice", odd_vocabularies_are_read_with_a_notice),
-        Trial::test("families_refuse_other_tokenizers", families_refuse_other_tokenizers),
-        Trial::test("sequences_start_and_end_as_the_file_says", sequences_start_and_end_as_the_file_says),
-        of_vocabularies(
-            "published_vocabularies_have_llama_cpp_ids",
-            published_vocabularies_have_llama_cpp_ids,
-        ),
-        of_full("full_vocabulary_has_llama_cpp_ids", full_vocabulary_has_llama_cpp_ids),
-        of_full("its_own_template_renders_as_in_transformers", its_own_template_renders_as_in_transformers),
-    ];
-    libtest_mimic::run(&Arguments::from_args(), trials).exit();
+#[test]
+fn decoding_undoes_encoding() -> Result<(), Failed> {
+    decode_undoes_encode(&tiny())
+}
+
+#[test]
+#[ignore = "needs RULLAMA_VOCABULARIES: llama.cpp's folder models"]
+fn published_vocabularies() -> Result<(), Failed> {
+    published_vocabularies_have_llama_cpp_ids(&path_in(VOCABULARIES)?)
+}
+
+#[test]
+#[ignore = "needs RULLAMA_TOKENIZER_GGUF: llama.cpp's ggml-vocab-gemma-4.gguf"]
+fn full_vocabulary() -> Result<(), Failed> {
+    full_vocabulary_has_llama_cpp_ids(&path_in(FULL)?)
+}
+
+#[test]
+#[ignore = "needs RULLAMA_TOKENIZER_GGUF: llama.cpp's ggml-vocab-gemma-4.gguf"]
+fn own_template_of_the_full_vocabulary() -> Result<(), Failed> {
+    its_own_template_renders_as_in_transformers(&path_in(FULL)?)
+}
+
+fn path_in(variable: &str) -> Result<String, Failed> {
+    Ok(std::env::var(variable).map_err(|_| format!("{variable} is not set"))?)
 }
 
 fn data() -> TokenizerData {
@@ -98,6 +72,7 @@ fn fixture() -> Vec<(String, Vec<u32>)> {
     serde_json::from_str(json).expect("the fixture is JSON")
 }
 
+#[test]
 fn tiny_vocabulary_has_hugging_face_ids() -> Result<(), Failed> {
     let (tokenizer, rows) = (tiny(), fixture());
     assert!(rows.len() > 40, "the fixture holds {} rows", rows.len());
@@ -157,6 +132,7 @@ fn decode_undoes_encode(tokenizer: &Tokenizer) -> Result<(), Failed> {
     equal("▁", tokenizer.decode(&tokenizer.encode("a▁b", Special::Plain)), "a b".to_owned())
 }
 
+#[test]
 fn streaming_gives_the_same_text() -> Result<(), Failed> {
     let tokenizer = tiny();
     for text in strange_texts() {
@@ -169,6 +145,7 @@ fn streaming_gives_the_same_text() -> Result<(), Failed> {
     Ok(())
 }
 
+#[test]
 fn broken_bytes_become_replacement_characters() -> Result<(), Failed> {
     let tokenizer = tiny();
     let byte = |b: u8| tokenizer.id(&format!("<0x{b:02X}>")).expect("a byte token");
@@ -181,6 +158,7 @@ fn broken_bytes_become_replacement_characters() -> Result<(), Failed> {
     equal("stream", streamed + &stream.finish(), expected)
 }
 
+#[test]
 fn plain_text_yields_no_control_token() -> Result<(), Failed> {
     let tokenizer = tiny();
     let control: Vec<u32> = (0..tokenizer.vocab_size() as u32)
@@ -197,6 +175,7 @@ fn plain_text_yields_no_control_token() -> Result<(), Failed> {
     Ok(())
 }
 
+#[test]
 fn newline_runs_are_looked_up_whole() -> Result<(), Failed> {
     // A vocabulary with "\n\n" but no merge that makes it, and a merge across a newline that must never happen.
     let mut data = data();
@@ -212,6 +191,7 @@ fn newline_runs_are_looked_up_whole() -> Result<(), Failed> {
     equal("run of three", tokenizer.encode("a\n\n\na", Special::Plain), vec![a, newline, newline, newline, a])
 }
 
+#[test]
 fn ollama_dialect_is_the_same_tokenizer() -> Result<(), Failed> {
     let mut data = data();
     data.model = "llama".to_owned();
@@ -228,6 +208,7 @@ fn ollama_dialect_is_the_same_tokenizer() -> Result<(), Failed> {
     Ok(())
 }
 
+#[test]
 fn special_ids_are_found() -> Result<(), Failed> {
     let tokenizer = tiny();
     // Positions in the tiny model's list of special tokens; the file itself names only 6 as end of generation.
@@ -237,6 +218,7 @@ fn special_ids_are_found() -> Result<(), Failed> {
     equal("V", tokenizer.vocab_size(), 2048)
 }
 
+#[test]
 fn what_is_not_gemma_4_is_refused() -> Result<(), Failed> {
     let refused = |change: &dyn Fn(&mut TokenizerData), expected: &str| {
         let mut data = data();
@@ -271,6 +253,7 @@ fn what_is_not_gemma_4_is_refused() -> Result<(), Failed> {
 }
 
 /// Files that llama.cpp loads with a warning.
+#[test]
 fn odd_vocabularies_are_read_with_a_notice() -> Result<(), Failed> {
     let notice = |data: TokenizerData, spec: &'static TokenizerSpec, expected: &str| {
         let tokenizer = built(data, spec)?;
@@ -349,6 +332,7 @@ fn check_words(data: TokenizerData) -> Result<(), Failed> {
     Ok(())
 }
 
+#[test]
 fn words_have_the_ids_of_whole_lines() -> Result<(), Failed> {
     check_words(data())?;
     // Two tokens that reach over a space, one inside the other; the first merges before all others.
@@ -385,6 +369,7 @@ fn compare(tokenizer: &Tokenizer, name: &str) -> Result<(), Failed> {
     Ok(())
 }
 
+#[test]
 fn byte_level_ids_are_hugging_faces() -> Result<(), Failed> {
     let names = [
         "qwen2",
@@ -400,6 +385,7 @@ fn byte_level_ids_are_hugging_faces() -> Result<(), Failed> {
     names.into_iter().try_for_each(|name| compare(&built(byte_level(name), &llama::TOKENIZER)?, name))
 }
 
+#[test]
 fn ids_by_scores_are_sentencepieces() -> Result<(), Failed> {
     compare(&built(by_scores(false), &gemma3::TOKENIZER)?, "scores")?;
     // As llama.cpp does it, a space also stands in front of text behind a control token.
@@ -413,6 +399,7 @@ fn ids_by_scores_are_sentencepieces() -> Result<(), Failed> {
     equal("further text", ids, vec![id("▁a"), id("a")])
 }
 
+#[test]
 fn byte_level_text_and_joints() -> Result<(), Failed> {
     let data =
         [byte_level("deepseek-r1-qwen"), byte_level("llama-bpe"), byte_level("gpt-2"), by_scores(false)];
@@ -453,6 +440,7 @@ fn gpt2_spelling(byte: u8) -> String {
     char::from_u32(code).expect("a character").to_string()
 }
 
+#[test]
 fn bytes_without_a_token_are_left_out() -> Result<(), Failed> {
     let mut smollm = byte_level("smollm");
     for token in NOT_IN_SMOLLM.map(gpt2_spelling) {
@@ -508,6 +496,7 @@ fn bytes_without_a_token_are_left_out() -> Result<(), Failed> {
     Ok(())
 }
 
+#[test]
 fn lists_that_other_programs_do_without_may_be_missing() -> Result<(), Failed> {
     let notice = |data: TokenizerData, spec: &'static TokenizerSpec, expected: &str| {
         let tokenizer = built(data, spec)?;
@@ -544,6 +533,7 @@ fn lists_that_other_programs_do_without_may_be_missing() -> Result<(), Failed> {
     Ok(())
 }
 
+#[test]
 fn families_refuse_other_tokenizers() -> Result<(), Failed> {
     let refused = |data: TokenizerData, spec: &'static TokenizerSpec, expected: &str| {
         let found = Tokenizer::new(data, spec).err().map_or("no error".to_owned(), |error| error.to_string());
@@ -570,6 +560,7 @@ fn families_refuse_other_tokenizers() -> Result<(), Failed> {
     refused(data, &llama::TOKENIZER, "no token that ends a turn")
 }
 
+#[test]
 fn sequences_start_and_end_as_the_file_says() -> Result<(), Failed> {
     let bos = |data: TokenizerData| built(data, &llama::TOKENIZER).map(|tokenizer| tokenizer.bos().is_some());
     equal("llama-bpe", bos(byte_level("llama-bpe"))?, true)?;
@@ -639,6 +630,7 @@ fn published_vocabularies_have_llama_cpp_ids(folder: &str) -> Result<(), Failed>
     Ok(())
 }
 
+#[test]
 fn joints_are_where_a_token_covers_both_sides() -> Result<(), Failed> {
     let tokenizer = tiny();
     let mut joined = 0;

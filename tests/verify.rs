@@ -25,7 +25,7 @@ use rullama_train::verify::{self, HeldOut, MergeCheck, NoTokens};
 /// Largest relative difference of logits from PyTorch in f64, merged or not; see tests/golden/README.md.
 const LOGITS: f64 = 2e-5;
 
-fn main() {
+fn main() -> std::process::ExitCode {
     let mut tests: Vec<gpu::Test> = Vec::new();
     for name in ["dense", "big", "ollama", "moe"] {
         let mut add = |what: &str, test: fn(&Gpu, &Golden) -> Result<(), Failed>| {

@@ -1,6 +1,9 @@
 //! The device of GPU tests. Without a device, they are reported as ignored.
 #![allow(dead_code, reason = "each test uses a part")]
 
+#[path = "trials.rs"]
+pub mod trials;
+
 use libtest_mimic::{Arguments, Failed, Trial};
 use rullama_train::gpu::{Backend, Gpu, GpuError, Tier};
 use rullama_train::ops::op::Variant;
@@ -13,7 +16,7 @@ pub struct Test {
     pub name: String,
     /// The kernels that it runs on. It is ignored if the device does not support them.
     pub variant: Variant,
-    /// Whether it takes too long on a software renderer, where it is ignored unless asked for.
+    /// Whether it takes too long on a software renderer, which ignores it unless asked for.
     pub slow: bool,
     /// The function to run.
     pub run: Run,
@@ -56,7 +59,7 @@ pub fn running(gpu: &Gpu, variant: Variant) -> Option<Gpu> {
 }
 
 /// Runs the tests. Without a device, each is reported as ignored, and the reason is printed.
-pub fn run(tests: Vec<Test>) -> ! {
+pub fn run(tests: Vec<Test>) -> std::process::ExitCode {
     let mut arguments = Arguments::from_args();
     quiet_mesa();
     let trials = match open() {
@@ -66,20 +69,15 @@ pub fn run(tests: Vec<Test>) -> ! {
                 arguments.test_threads = Some(1);
             }
             eprintln!("device: {}", gpu.description());
-            for variant in
-                [Variant::Coop16, Variant::Coop8].into_iter().filter(|v| running(&gpu, *v).is_none())
-            {
-                eprintln!("the device has no {}: tests on them are ignored", tier(variant));
-            }
             tests.into_iter().map(|test| trial(&gpu, test)).collect()
         }
         Err(error) => {
             eprintln!("tests are ignored, because there is no device: {error}");
-            let ignored = |test: Test| Trial::test(shown(&test), || Ok(())).with_ignored_flag(true);
+            let ignored = |test: Test| trials::trial(shown(&test), Some(trials::NO_DEVICE), || Ok(()));
             tests.into_iter().map(ignored).collect()
         }
     };
-    libtest_mimic::run(&arguments, trials).exit()
+    trials::run(&arguments, trials)
 }
 
 /// The variable limits the device to the sizes that every browser guarantees.
@@ -94,14 +92,23 @@ thread_local! {
 }
 
 fn trial(gpu: &Gpu, test: Test) -> Trial {
-    let name = shown(&test);
-    if running(gpu, test.variant).is_none() {
-        return Trial::test(name, || Ok(())).with_ignored_flag(true);
-    }
-    let slow = test.slow && gpu.is_software();
-    let name = if slow { format!("{name} (slow: run with --ignored)") } else { name };
+    let ignored = match running(gpu, test.variant) {
+        None => Some(lacking(test.variant)),
+        Some(_) => (test.slow && gpu.is_software()).then_some(trials::SLOW),
+    };
     let run = move |gpu: &Gpu| (test.run)(&running(gpu, test.variant).expect("as before"));
-    Trial::test(name, move || DEVICE.with(run)).with_ignored_flag(slow)
+    trials::trial(format!("{} [{}]", test.name, test.variant), ignored, move || DEVICE.with(run))
+}
+
+/// What a device lacks that does not run a variant.
+fn lacking(variant: Variant) -> &'static str {
+    match variant {
+        Variant::F32 | Variant::Plain => trials::NO_DEVICE,
+        Variant::F16 | Variant::Packed => "needs f16",
+        Variant::Coop8 => "needs 8×8 matrices",
+        Variant::Coop16 => "needs 16×16 matrices",
+        Variant::Cuda => "needs CUDA",
+    }
 }
 
 fn shown(test: &Test) -> String {

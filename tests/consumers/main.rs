@@ -11,26 +11,23 @@ mod tool_base;
 mod work;
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, ExitCode};
 use std::sync::OnceLock;
 
-use libtest_mimic::{Arguments, Failed, Trial};
+use gpu::trials;
+use libtest_mimic::{Arguments, Failed};
 
-fn main() {
+fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     arguments.test_threads = Some(1);
     gpu::quiet_mesa();
     let venv = std::env::var_os("RULLAMA_CONSUMERS").map(PathBuf::from);
-    if venv.is_none() {
-        eprintln!(
-            "ignored: RULLAMA_CONSUMERS is not set; tests/consumers/run installs the programs and runs this"
-        );
-    }
     type Check = fn(&Path) -> Result<(), Failed>;
     let trial = |(name, check): (&str, Check)| {
         let venv = venv.clone();
         let test = move || check(&venv.expect("ignored without it"));
-        Trial::test(name, test).with_ignored_flag(std::env::var_os("RULLAMA_CONSUMERS").is_none())
+        let ignored = std::env::var_os("RULLAMA_CONSUMERS").is_none().then_some("needs RULLAMA_CONSUMERS");
+        trials::trial(name, ignored, test)
     };
     let trials: [(&str, Check); 3] = [
         ("llama.cpp agrees", |venv| {
@@ -43,7 +40,7 @@ fn main() {
         ("PEFT agrees", |venv| check(venv, "check_peft.py")),
         ("OpenAI's client works with serve", openai_client),
     ];
-    libtest_mimic::run(&arguments, trials.map(trial).into()).exit()
+    trials::run(&arguments, trials.map(trial).into())
 }
 
 /// Runs a script on all exports. It prints its results on the terminal.

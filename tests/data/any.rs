@@ -10,7 +10,7 @@ use rullama_train::data::dataset::{
 
 use rullama_train::data::tokenizer::Tokenizer;
 
-use crate::{OPTIONS, PAIR, one, tokenizer};
+use super::{OPTIONS, PAIR, one, tokenizer};
 
 fn read_with(options: &Options, name: &str, bytes: &[u8]) -> Result<Dataset, String> {
     static TOKENIZER: LazyLock<Tokenizer> = LazyLock::new(tokenizer);

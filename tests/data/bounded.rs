@@ -2,8 +2,8 @@
 
 use rullama_train::data::template::{Conversation, Jinja, Message, Role, Template, TrainOn};
 
+use super::tokenizer;
 use crate::common_template::DAY;
-use crate::tokenizer;
 
 /// The error of a template named `T.jinja`, from a thread with a stack of 1 MiB.
 fn stopped(source: String) -> String {

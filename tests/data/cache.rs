@@ -9,7 +9,7 @@ use rullama_train::data::template::{Template, TrainOn};
 use rullama_train::data::tokenizer::Tokenizer;
 use rullama_train::families::gemma4;
 
-use crate::{OPTIONS, tokenizer};
+use super::{OPTIONS, tokenizer};
 
 const LINES: &str = r#"{"prompt": "Hi", "completion": "Hello!", "id": 1}
 {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"}, {"role": "assistant", "content": "d"}]}
@@ -52,7 +52,7 @@ fn the_key_covers_everything_that_decides_the_tokens() {
         key(LINES, &Options { train_on: TrainOn::All, ..OPTIONS }),
         key(LINES, &Options { max_seq_len: 1023, ..OPTIONS }),
         key(LINES, &Options { overlong: Overlong::Drop, ..OPTIONS }),
-        Cache::key("x.jsonl", LINES.as_bytes(), &crate::shapes::with_tools(), &OPTIONS),
+        Cache::key("x.jsonl", LINES.as_bytes(), &super::shapes::with_tools(), &OPTIONS),
     ];
     let mut different = keys.to_vec();
     different.sort();
@@ -122,7 +122,7 @@ fn unused_entries_are_removed() {
     assert_eq!(names, ["new.tokens", "other", "used.tokens"]);
 }
 
-/// Measures the cost of a large file: `cargo test --release --test data -- --ignored --nocapture hundred`, on an idle machine.
+/// Measures the cost of a large file: `cargo test --release --test host -- --ignored --nocapture hundred`, on an idle machine.
 /// Uses Gemma's own vocabulary if RULLAMA_TOKENIZER_GGUF names it. Asserts nothing about time.
 #[test]
 #[ignore = "measures; run it by hand"]

@@ -5,8 +5,8 @@ use std::path::Path;
 
 use rullama_train::data::dataset::{Compression, Container, Dataset, Format, files, parse};
 
-use crate::shapes::with_tools;
-use crate::{OPTIONS, PAIR, tokenizer};
+use super::shapes::with_tools;
+use super::{OPTIONS, PAIR, tokenizer};
 
 fn read(bytes: &[u8], name: &str) -> Result<Dataset, String> {
     parse(bytes, name, &with_tools(), &OPTIONS).map_err(|error| error.to_string())
@@ -123,7 +123,7 @@ fn parquet_file(compression: parquet::basic::Compression) -> Vec<u8> {
 #[test]
 fn every_compression_of_parquet_is_read() {
     use parquet::basic::Compression::{BROTLI, GZIP, LZ4, LZ4_RAW, SNAPPY, UNCOMPRESSED, ZSTD};
-    let expected = crate::one(PAIR).ids;
+    let expected = super::one(PAIR).ids;
     let all = [
         UNCOMPRESSED,
         SNAPPY,

@@ -11,9 +11,9 @@ use rullama_train::families::{gemma3, gpt_oss, llama, qwen3, qwen35};
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
+use super::trained;
 use crate::common_families::{by_scores, byte_level};
 use crate::common_template::{Case, DAY};
-use crate::trained;
 
 const GPT_OSS: &str = include_str!("../fixtures/template/families/gpt-oss.jinja");
 const QWEN3: &str = include_str!("../fixtures/template/families/qwen3.jinja");

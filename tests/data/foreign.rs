@@ -6,10 +6,10 @@ use rullama_train::data::template::{Jinja, Template};
 use rullama_train::data::tokenizer::Tokenizer;
 use rullama_train::families::qwen3;
 
+use super::shapes::with_tools;
+use super::{OPTIONS, one, refused, tokenizer, trained};
 use crate::common_families::byte_level;
 use crate::common_template::DAY;
-use crate::shapes::with_tools;
-use crate::{OPTIONS, one, refused, tokenizer, trained};
 
 const QWEN3: &str = include_str!("../fixtures/template/families/qwen3.jinja");
 

@@ -10,7 +10,7 @@ use rullama_train::data::tokenizer::{Tokenizer, TokenizerData};
 use rullama_train::families::gemma4;
 use serde_json::Value;
 
-use crate::{OPTIONS, one, refused, refused_with, tokenizer};
+use super::{OPTIONS, one, refused, refused_with, tokenizer};
 
 /// Tokens for tools, which the tiny vocabulary lacks; make.py adds the same ones.
 const TOOL_TOKENS: [&str; 7] =

@@ -7,9 +7,9 @@ use rullama_train::data::template::{
 use rullama_train::data::tokenizer::{Special, Tokenizer};
 use rullama_train::families::gemma4;
 
+use super::shapes::with_tools;
+use super::{tokenizer, trained};
 use crate::common_template::{Case, DAY, own};
-use crate::shapes::with_tools;
-use crate::{tokenizer, trained};
 
 /// Gemma's turns without any marks.
 const PLAIN: &str = "{{ bos_token }}{% for m in messages %}{{ '<|turn>' + m.role + '\n' + m.content | trim + '<turn|>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|turn>assistant\n' }}{% endif %}";

@@ -15,9 +15,9 @@ use rullama_train::run;
 use safetensors::Dtype;
 use serde_json::{Value as Json, json};
 
-use super::gguf_writer::GgufWriter;
 use super::safe_file::{SafeFile, SafeTensor};
 use super::{OPTIONS, RANK, adapter, golden};
+use crate::gguf_writer::GgufWriter;
 
 const BOTH: [Module; 2] = [Module::FfnGateUpExps, Module::FfnDownExps];
 

@@ -14,9 +14,9 @@ use rullama_train::base::{Base, Gguf};
 use safetensors::Dtype;
 use serde_json::json;
 
-use super::gguf_writer::GgufWriter;
 use super::safe_file::{SafeFile, SafeTensor};
 use super::{OPTIONS, adapter, dense, golden, written};
+use crate::gguf_writer::GgufWriter;
 
 /// Runs all malformed adapters and checks their number, so that none is lost unnoticed.
 #[test]

@@ -10,9 +10,9 @@ use rullama_train::base::Gguf;
 use rullama_train::base::gguf::value::Value;
 use serde_json::json;
 
-use super::gguf_writer::GgufWriter;
 use super::safe_file::SafeFile;
 use super::{dense_base, written};
+use crate::gguf_writer::GgufWriter;
 
 fn loaded(path: &Path) -> Loaded {
     let base = dense_base();

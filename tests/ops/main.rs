@@ -245,7 +245,7 @@ const CASES: [Case; 124] = [
 /// the optimizer. Peaks are measured, not tested.
 const WITHIN_OTHERS: [&str; 5] = ["pack", "partial_sums", "peak", "row_factors", "update_norm"];
 
-fn main() {
+fn main() -> std::process::ExitCode {
     assert!(ALL.iter().all(|ty| COMMON.contains(ty) != OTHERS.contains(ty)), "each format is in one list");
     for op in OPS.iter().filter(|op| !WITHIN_OTHERS.contains(&op.name)) {
         for variant in op.variants {

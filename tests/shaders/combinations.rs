@@ -1,5 +1,7 @@
 //! Every shader with every weight format and with the sizes of `ops::op::OPS`.
 
+use std::sync::LazyLock;
+
 use naga::Module;
 use naga::front::wgsl;
 use naga::valid::{Capabilities, ModuleInfo, ShaderStages, SubgroupOperationSet, ValidationFlags, Validator};
@@ -37,7 +39,13 @@ fn readers(formats: Vec<&'static str>, sizes: &[(&str, u32)]) -> Option<Vec<&'st
     }
 }
 
-pub fn combinations() -> Vec<Combination> {
+/// All combinations: parsed and validated once for all tests.
+pub fn combinations() -> &'static [Combination] {
+    static ALL: LazyLock<Vec<Combination>> = LazyLock::new(read);
+    &ALL
+}
+
+fn read() -> Vec<Combination> {
     let mut combinations = Vec::new();
     for (shader, source) in entry_shaders() {
         let imports = |what: &str| source.lines().any(|line| line.trim() == what);

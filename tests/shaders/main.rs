@@ -3,10 +3,15 @@
 
 mod combinations;
 mod ptx;
+mod rebuilt;
+#[path = "../common/trials.rs"]
+mod trials;
 
 use std::fs;
 use std::path::Path;
+use std::process::ExitCode;
 
+use libtest_mimic::Arguments;
 use naga::AddressSpace;
 use naga::front::wgsl;
 use rullama_train::base::formats::GgmlType;
@@ -21,20 +26,43 @@ const STORAGE_BUFFERS: usize = 8;
 const WORKGROUP_BYTES: u32 = 16 * 1024;
 const WORKGROUP_SIZE: u32 = 256;
 
+type Test = (&'static str, Option<&'static str>, fn());
+
+fn main() -> ExitCode {
+    let tests: [Test; 11] = [
+        ("every_combination_is_valid", None, every_combination_is_valid),
+        ("limits_of_every_browser", None, limits_of_every_browser),
+        ("shaders_for_browsers_are_written_to_a_file", None, shaders_for_browsers_are_written_to_a_file),
+        ("every_format_has_a_reader", None, every_format_has_a_reader),
+        ("the_table_of_ops_has_every_shader", None, the_table_of_ops_has_every_shader),
+        ("overrides_have_a_meaning", None, overrides_have_a_meaning),
+        ("params_are_twins", None, params_are_twins),
+        ("matrices_of_8x8_lie_in_arrays_of_scalars", None, matrices_of_8x8_lie_in_arrays_of_scalars),
+        ("the_ptx_is_that_of_its_source", None, the_ptx_is_that_of_its_source),
+        ("every_kernel_is_translated", None, ptx::every_kernel_is_translated),
+        ("the_ptx_is_what_nvcc_makes", rebuilt::ignored(), rebuilt::the_ptx_is_what_nvcc_makes),
+    ];
+    let trial = |(name, ignored, test): Test| {
+        trials::trial(name, ignored, move || {
+            test();
+            Ok(())
+        })
+    };
+    trials::run(&Arguments::from_args(), tests.map(trial).into())
+}
+
 /// A new shader, format or size changes the number.
-#[test]
 fn every_combination_is_valid() {
     let combinations = combinations();
     let names: Vec<_> = combinations.iter().map(|c| &c.name).collect();
     let expected = 235 + 39 * GgmlType::SUPPORTED.len();
     assert_eq!(combinations.len(), expected, "checked {names:?}");
-    for c in &combinations {
+    for c in combinations {
         assert!(!c.module.entry_points.is_empty(), "{}: a shader without entry points does nothing", c.name);
         assert!(!c.text.contains("\n#"), "{}: an import, a loop or an #if is left", c.name);
     }
 }
 
-#[test]
 fn limits_of_every_browser() {
     for Combination { name, module, info, plain, .. } in combinations() {
         // Devices with cooperative matrices or SIMD registers must have more: see src/gpu/select.rs.
@@ -43,7 +71,7 @@ fn limits_of_every_browser() {
             false if name.contains("coop16") => 20,
             false => 10,
         };
-        let workgroup_limit = if plain { WORKGROUP_BYTES } else { 2 * WORKGROUP_BYTES };
+        let workgroup_limit = if *plain { WORKGROUP_BYTES } else { 2 * WORKGROUP_BYTES };
         for (i, entry) in module.entry_points.iter().enumerate() {
             let what = format!("{name}, {}", entry.name);
             let (mut storage, mut workgroup_bytes) = (0, 0);
@@ -79,16 +107,14 @@ fn limits_of_every_browser() {
 
 /// Writes the shaders for browsers where web/tests/api/shaders.spec.ts compiles them with the browser's own compiler, which is stricter
 /// than naga.
-#[test]
 fn shaders_for_browsers_are_written_to_a_file() {
-    let all = combinations().into_iter().filter(|c| !c.text.contains("enable wgpu_"));
+    let all = combinations().iter().filter(|c| !c.text.contains("enable wgpu_"));
     let all: serde_json::Map<String, serde_json::Value> =
-        all.map(|c| (c.name, for_browsers(&c.text).into())).collect();
+        all.map(|c| (c.name.clone(), for_browsers(&c.text).into())).collect();
     let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("browser_shaders.json");
     fs::write(file, serde_json::to_vec(&all).expect("text")).expect("the build folder can be written");
 }
 
-#[test]
 fn every_format_has_a_reader() {
     for format in GgmlType::SUPPORTED {
         let name = format!("formats/{}", format.name().to_lowercase());
@@ -100,7 +126,6 @@ fn every_format_has_a_reader() {
 }
 
 /// Sizes of the table belong to shaders that exist and use them, and every shader belongs to an op.
-#[test]
 fn the_table_of_ops_has_every_shader() {
     for op in &op::OPS {
         for (file, _) in op.sizes {
@@ -118,7 +143,6 @@ fn the_table_of_ops_has_every_shader() {
 }
 
 /// An override has a comment on its line, has no default that a caller could forget, and its op sets it.
-#[test]
 fn overrides_have_a_meaning() {
     let mut found = 0;
     for (shader, source) in SOURCES {
@@ -138,7 +162,6 @@ fn overrides_have_a_meaning() {
 }
 
 /// `Params` of a shader and of the Rust file that fills it have the same names in the same order.
-#[test]
 fn params_are_twins() {
     for (shader, source) in entry_shaders() {
         let text = expand(shader, &["f32"], &op::sizes(shader)[0]);
@@ -213,10 +236,9 @@ fn twin_of(shader: &str) -> String {
 }
 
 /// Metal's `simdgroup_load` and `simdgroup_store` take pointers to scalars, and naga passes the pointer on unchanged.
-#[test]
 fn matrices_of_8x8_lie_in_arrays_of_scalars() {
     let mut seen = 0;
-    for c in combinations().into_iter().filter(|c| c.text.contains("coop_mat8x8")) {
+    for c in combinations().iter().filter(|c| c.text.contains("coop_mat8x8")) {
         let entries = c.module.entry_points.iter().enumerate();
         let entries = entries.map(|(i, entry)| (&entry.function, c.info.get_entry_point(i)));
         let functions = c.module.functions.iter().map(|(handle, function)| (function, &c.info[handle]));
@@ -263,7 +285,6 @@ fn stored_matrices(block: &naga::Block, pointers: &mut Vec<naga::Handle<naga::Ex
 }
 
 /// The PTX that the program contains is that of the sources beside it: the `build` of each folder makes it.
-#[test]
 fn the_ptx_is_that_of_its_source() {
     let same = |folder: &str, sources: &[&str], ptx: &str| {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("shaders").join(folder);

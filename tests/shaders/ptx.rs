@@ -37,13 +37,12 @@ fn kernels(c: &Combination, options: &Options) -> Vec<(String, Result<naga_ptx::
 }
 
 /// A new shader, format or size changes the numbers.
-#[test]
-fn every_kernel_is_translated() {
+pub fn every_kernel_is_translated() {
     let folder = std::env::var_os("RULLAMA_PTX").map(std::path::PathBuf::from);
     let (mut translated, mut refused) = (0, 0);
     for c in combinations() {
         let small = c.text.contains("coop_mat8x8");
-        for (entry, kernel) in kernels(&c, &Options::default()) {
+        for (entry, kernel) in kernels(c, &Options::default()) {
             let what = format!("{}, {entry}", c.name);
             match kernel {
                 Ok(kernel) => {

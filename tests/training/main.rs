@@ -33,7 +33,7 @@ use rullama_train::model::plan::Recompute;
 use rullama_train::ops::op::Variant;
 use rullama_train::train::{Capacity, Dropout, Trainer};
 
-fn main() {
+fn main() -> std::process::ExitCode {
     type Run = fn(&Gpu) -> Result<(), Failed>;
     const F32: &[Variant] = &[Variant::F32];
     let cases: [(&str, &[Variant], Run); 43] = [

@@ -1,6 +1,6 @@
 //! Base models: shapes, tensors, and models that are refused.
 
-use crate::assert_says;
+use super::assert_says;
 use crate::gguf_writer::GgufWriter;
 use rullama_train::base::config::Experts;
 use rullama_train::base::formats::dequantize;

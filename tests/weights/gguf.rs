@@ -1,6 +1,6 @@
 //! The GGUF container: values of every type, and files with false contents.
 
-use crate::assert_says;
+use super::assert_says;
 use crate::gguf_writer::GgufWriter;
 use rullama_train::base::gguf::value::{Array, Value};
 use rullama_train::base::{Error, GgmlType, Gguf};

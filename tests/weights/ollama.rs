@@ -1,6 +1,6 @@
 //! Ollama's store, built in a temporary folder.
 
-use crate::assert_says;
+use super::assert_says;
 use crate::gguf_writer::GgufWriter;
 use rullama_train::base::{Base, Error, Gguf, ollama};
 use std::path::{Path, PathBuf};

@@ -3,7 +3,7 @@
 use pollster::block_on;
 use rullama_train::base::Base;
 
-use crate::assert_says;
+use super::assert_says;
 use crate::gguf_writer::GgufWriter;
 use crate::pieces::Pieces;
 

@@ -3,8 +3,6 @@
 
 mod delta;
 mod experts;
-#[path = "../common/gguf_writer.rs"]
-mod gguf_writer;
 mod malformed;
 mod odd;
 mod safe_file;
@@ -15,7 +13,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use gguf_writer::GgufWriter;
+use crate::gguf_writer::GgufWriter;
 use half::f16;
 use rullama_train::adapter::lora::{Adapter, Slot, slots};
 use rullama_train::adapter::{self, AdapterPath, Format, OtherBase, WriteOptions, check, detect, read_any};

@@ -1,10 +1,5 @@
 //! Reading base models: intact files completely; damaged and foreign ones give an error that names the cause.
 
-#[path = "../common/gguf_writer.rs"]
-mod gguf_writer;
-#[path = "../common/pieces.rs"]
-mod pieces;
-
 mod base;
 mod fingerprint;
 mod gguf;

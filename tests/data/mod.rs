@@ -5,10 +5,6 @@ use std::path::Path;
 mod any;
 mod bounded;
 mod cache;
-#[path = "../common/families.rs"]
-mod common_families;
-#[path = "../common/template.rs"]
-mod common_template;
 mod containers;
 mod families;
 mod foreign;

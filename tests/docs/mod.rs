@@ -1,6 +1,6 @@
 //! The documentation: generated parts are current, links resolve, and the README stays short.
 //!
-//! `RULLAMA_WRITE_DOCS=1 cargo test --release --test docs` rewrites the generated parts.
+//! `RULLAMA_WRITE_DOCS=1 cargo test --release --test host docs` rewrites the generated parts.
 
 mod keys;
 mod links;
@@ -41,7 +41,7 @@ fn assert_current(page: &str, expected: &str) {
     let differs = found.lines().zip(expected.lines()).position(|(found, expected)| found != expected);
     assert!(
         found == expected,
-        "{page} is outdated from line {}; run RULLAMA_WRITE_DOCS=1 cargo test --release --test docs",
+        "{page} is outdated from line {}; run RULLAMA_WRITE_DOCS=1 cargo test --release --test host docs",
         1 + differs.unwrap_or(found.lines().count().min(expected.lines().count()))
     );
 }
