@@ -5,13 +5,13 @@ use std::hash::{Hash, Hasher};
 
 use super::Gpu;
 
-/// PTX text of a file in `shaders`, whose path the arguments make, with NUL at its end. Browsers have no CUDA, and do not download it.
+/// PTX text of a file in `shaders`, whose path the arguments make, with NUL at its end; empty in programs that never run it.
 macro_rules! ptx {
     ($($part:expr),+) => {
-        if cfg!(target_family = "wasm") {
-            b"\0".as_slice()
-        } else {
+        if cfg!(has_cuda) {
             concat!(include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/shaders/", $($part),+)), "\0").as_bytes()
+        } else {
+            b"\0".as_slice()
         }
     };
 }
