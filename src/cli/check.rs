@@ -77,9 +77,16 @@ pub fn run(
             format!("{} was not tried on these samples; `{command}` proposes a rate", words::rate(rate)),
         );
     }
-    let Some(path) = gradients else { return Ok(()) };
+    match gradients {
+        Some(path) => write_gradients(path, &session, &trainer, &initial.adapter),
+        None => Ok(()),
+    }
+}
+
+/// Writes loss and gradients of the first step.
+fn write_gradients(path: &Path, session: &Session, trainer: &Trainer, initial: &Adapter) -> Result<()> {
     if session.prepared.needs_reference() {
-        block_on(session.prepared.compute_reference(&trainer, Vec::new(), |_, _, _| anyhow::Ok(true)))?;
+        block_on(session.prepared.compute_reference(trainer, Vec::new(), |_, _, _| anyhow::Ok(true)))?;
     }
     let step = session.prepared.steps.step(&session.prepared.data.train, 0);
     let (loss, pairs) = block_on(trainer.gradients(&step, 1))?;
@@ -87,12 +94,8 @@ pub fn run(
         ("loss".to_string(), format!("{loss:?}")),
         ("loss_tokens".to_string(), step.loss_tokens.to_string()),
     ]);
-    let bytes = peft::serialize_pairs(
-        &pairs,
-        initial.adapter.rank,
-        peft::Naming::causal_lm(trainer.config()),
-        metadata,
-    )?;
+    let naming = peft::Naming::causal_lm(trainer.config());
+    let bytes = peft::serialize_pairs(&pairs, initial.rank, naming, metadata)?;
     files::write_atomic(path, &bytes)?;
     let tensors = 2 * pairs.len();
     output::line(

@@ -185,7 +185,6 @@ const MOST: [usize; 2] = [60, 8];
 const LONGER: &[(&str, &str)] = &[
     ("src/adapter/merge/mod.rs", "write"),
     ("src/cli/bench/steps.rs", "run"),
-    ("src/cli/check.rs", "run"),
     ("src/cli/eval.rs", "run"),
     ("src/cli/train/mod.rs", "train"),
     ("src/data/dataset/messages.rs", "message"),
