@@ -10,6 +10,7 @@
 #include <memory>
 #include <algorithm>
 #include <sstream>
+#include <functional>
 using namespace std;
 typedef uint32_t u32; typedef int32_t s32; typedef uint64_t u64; typedef int64_t s64; typedef uint16_t u16;
 enum K : uint8_t { R, H, P, D, IMM, ADDR, SPEC, NONE };
@@ -220,6 +221,10 @@ static void launch(Kernel* k, const u32* grid, const u32* blk, const vector<uint
     }
 }
 typedef uint64_t Ptr; typedef void* Hd;
+// What a captured stream would run, in place of running it.
+typedef vector<function<void()>> Graph;
+static Hd captured = nullptr; static Graph* graph = nullptr;
+static int act(Hd stream, function<void()> f) { if (stream == captured && stream) graph->push_back(f); else f(); return 0; }
 extern "C" {
 int cuInit(unsigned) { return 0; }
 int cuDriverGetVersion(int* v) { *v = 13000; return 0; }
@@ -240,20 +245,26 @@ int cuMemAlloc_v2(Ptr* p, size_t n) { return cuMemAllocAsync(p, n, 0); }
 int cuMemFree_v2(Ptr p) { free((void*)p); return 0; }
 int cuMemHostAlloc(void** p, size_t n, unsigned) { *p = malloc(n); return 0; }
 int cuMemFreeHost(void* p) { free(p); return 0; }
-int cuStreamCreate(Hd* s, unsigned) { *s = (Hd)2; return 0; }
-int cuStreamDestroy_v2(Hd) { return 0; }
+int cuStreamCreate(Hd* s, unsigned) { *s = malloc(8); return 0; }
+int cuStreamDestroy_v2(Hd s) { free(s); return 0; }
+int cuStreamBeginCapture_v2(Hd s, int) { captured = s; graph = new Graph; return 0; }
+int cuStreamEndCapture(Hd, Hd* g) { *g = graph; captured = nullptr; return 0; }
+int cuGraphInstantiateWithFlags(Hd* e, Hd g, unsigned long long) { *e = new Graph(*(Graph*)g); return 0; }
+int cuGraphLaunch(Hd e, Hd) { for (auto& f : *(Graph*)e) f(); return 0; }
+int cuGraphDestroy(Hd g) { delete (Graph*)g; return 0; }
+int cuGraphExecDestroy(Hd e) { delete (Graph*)e; return 0; }
 int cuStreamSynchronize(Hd) { return 0; }
 int cuModuleLoadDataEx(Hd* m, const void* t, unsigned, int*, void**) { *m = parse((const char*)t); return 0; }
 int cuModuleUnload(Hd m) { delete (Kernel*)m; return 0; }
 int cuModuleGetFunction(Hd* f, Hd m, const char*) { *f = m; return 0; }
 int cuFuncSetAttribute(Hd, int, int) { return 0; }
-int cuLaunchKernel(Hd f, unsigned a, unsigned b, unsigned c, unsigned d, unsigned e, unsigned g, unsigned, Hd, void** p, void**) {
-    Kernel* k = (Kernel*)f; u32 grid[3] = {a, b, c}, blk[3] = {d, e, g};
+int cuLaunchKernel(Hd f, unsigned a, unsigned b, unsigned c, unsigned d, unsigned e, unsigned g, unsigned, Hd stream, void** p, void**) {
+    Kernel* k = (Kernel*)f;
     vector<uint8_t> params(k->psize + 16); for (size_t i = 0; i < k->params.size(); i++) memcpy(params.data() + k->params[i].off, p[i], k->params[i].size);
-    launch(k, grid, blk, params); return 0; }
+    return act(stream, [=]() mutable { u32 grid[3] = {a, b, c}, blk[3] = {d, e, g}; launch(k, grid, blk, params); }); }
 int cuMemcpyHtoDAsync_v2(Ptr d, const void* s, size_t n, Hd) { memcpy((void*)d, s, n); return 0; }
-int cuMemcpyAsync(Ptr d, Ptr s, size_t n, Hd) { memcpy((void*)d, (void*)s, n); return 0; }
-int cuMemsetD8Async(Ptr d, unsigned char v, size_t n, Hd) { memset((void*)d, v, n); return 0; }
+int cuMemcpyAsync(Ptr d, Ptr s, size_t n, Hd t) { return act(t, [=] { memcpy((void*)d, (void*)s, n); }); }
+int cuMemsetD8Async(Ptr d, unsigned char v, size_t n, Hd t) { return act(t, [=] { memset((void*)d, v, n); }); }
 int cuEventCreate(Hd* e, unsigned) { *e = malloc(8); return 0; }
 int cuEventRecord(Hd, Hd) { return 0; }
 int cuEventQuery(Hd) { return 0; }
