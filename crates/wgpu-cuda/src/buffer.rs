@@ -1,7 +1,7 @@
 //! Buffers. Storage is device memory, buffers that are mapped are pinned host memory, and uniforms stay in the host's memory.
 
 use std::ops::Range;
-use std::ptr::{NonNull, null_mut};
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -9,14 +9,14 @@ use wgpu::custom as c;
 
 use crate::driver::{self, Address};
 use crate::state::{State, lock};
-use crate::uploads::Bytes;
+use crate::uploads::{Bytes, Piece};
 
 /// The memory that holds the content of a buffer.
 pub enum Memory {
-    /// Memory of the device; 0 where there was none left.
+    /// Memory of the device; 0 where there was none left, of the host neither.
     Device(Address),
     /// Pinned memory of the host, which the device can address.
-    Pinned(*mut u8),
+    Pinned(Piece),
     /// Memory of the host that kernels get by value.
     Value(Mutex<Vec<u8>>),
 }
@@ -30,10 +30,6 @@ pub struct BufferData {
     /// Bytes that the host writes before the first unmapping of a buffer that is not mappable.
     initial: Mutex<Option<Box<[u8]>>>,
 }
-// SAFETY: pinned memory is written only through mapped ranges, whose order wgpu keeps, and by the device.
-unsafe impl Send for BufferData {}
-// SAFETY: as above.
-unsafe impl Sync for BufferData {}
 
 impl std::fmt::Debug for BufferData {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -48,7 +44,10 @@ impl BufferData {
         let bytes = desc.size.max(4) as usize;
         let mappable = desc.usage.intersects(U::MAP_READ | U::MAP_WRITE);
         let memory = if mappable {
-            pinned(state, bytes)
+            state.pinned(bytes).map(Memory::Pinned).unwrap_or_else(|error| {
+                state.report(error);
+                Memory::Device(0)
+            })
         } else if desc.usage.contains(U::UNIFORM) && !desc.usage.intersects(U::STORAGE | U::COPY_SRC) {
             Memory::Value(Mutex::new(vec![0; bytes.next_multiple_of(16)]))
         } else {
@@ -69,8 +68,7 @@ impl BufferData {
         match &self.memory {
             Memory::Device(0) => None,
             Memory::Device(address) => Some(*address),
-            Memory::Pinned(host) if host.is_null() => None,
-            Memory::Pinned(host) => Some(host.addr() as u64),
+            Memory::Pinned(piece) => Some(piece.start.addr() as u64),
             Memory::Value(_) => None,
         }
     }
@@ -85,30 +83,16 @@ impl BufferData {
     pub fn write(self: &Arc<Self>, offset: u64, data: &[u8]) {
         assert!(offset + data.len() as u64 <= self.size.max(4), "a write stays within its buffer");
         match &self.memory {
-            Memory::Pinned(host) => {
+            Memory::Pinned(piece) => {
                 self.settle();
                 // SAFETY: the bytes lie within the buffer, and no copy uses it.
-                unsafe { data.as_ptr().copy_to_nonoverlapping(host.add(offset as usize), data.len()) };
+                unsafe { data.as_ptr().copy_to_nonoverlapping(piece.start.add(offset as usize), data.len()) };
             }
             Memory::Device(0) => {} // that was reported
             Memory::Device(_) => self.state.write(self.clone(), offset, self.state.bytes(data)),
             Memory::Value(_) => self.state.write(self.clone(), offset, Bytes::Usual(data.to_vec())),
         }
     }
-}
-
-/// Pinned memory with zeros.
-fn pinned(state: &State, bytes: usize) -> Memory {
-    let mut host = null_mut();
-    // SAFETY: the driver writes one pointer. 1: for every context.
-    let code = unsafe { (state.driver.host_alloc)(&mut host, bytes, 1) };
-    state.check(code, "cuMemHostAlloc");
-    if code == 0 {
-        // SAFETY: the driver allocated so many bytes.
-        unsafe { host.cast::<u8>().write_bytes(0, bytes) };
-        return Memory::Pinned(host.cast());
-    }
-    Memory::Pinned(null_mut())
 }
 
 /// Device memory with zeros, as WebGPU's buffers begin.
@@ -141,7 +125,7 @@ impl Drop for BufferData {
     fn drop(&mut self) {
         let state = self.state.clone();
         state.current();
-        match self.memory {
+        match std::mem::replace(&mut self.memory, Memory::Device(0)) {
             Memory::Device(address) if address != 0 => {
                 // SAFETY: nothing refers to the buffer. In the stream, what was submitted before is done by then; elsewhere the call waits.
                 unsafe {
@@ -152,10 +136,8 @@ impl Drop for BufferData {
                 }
                 state.allocated.fetch_sub(self.size.max(4), Ordering::Relaxed);
             }
-            Memory::Pinned(host) if !host.is_null() => {
-                // Pinned memory has no order: it stays until its last use is over.
-                state.keep(host, self.size.max(4) as usize, self.used.load(Ordering::Relaxed));
-            }
+            // Pinned memory has no order: it stays until its last use is over.
+            Memory::Pinned(piece) => state.keep(piece, self.used.load(Ordering::Relaxed)),
             _ => {}
         }
     }
@@ -181,7 +163,7 @@ impl c::BufferInterface for Buffer {
         range: Range<u64>,
     ) -> Result<c::DispatchBufferMappedRange, wgpu::MapRangeError> {
         let start = match (&self.0.memory, lock(&self.0.initial).as_mut()) {
-            (Memory::Pinned(host), _) => NonNull::new(*host),
+            (Memory::Pinned(piece), _) => NonNull::new(piece.start),
             (_, Some(bytes)) => NonNull::new(bytes.as_mut_ptr()),
             _ => None,
         };

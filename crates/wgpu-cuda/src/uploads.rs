@@ -1,36 +1,46 @@
-//! Pinned memory for bytes on their way to the device: the driver copies them while the host and the GPU go on. From other memory, it waits for
-//! all work before the copy.
+//! Pinned memory of the host, which is used again: to allocate it takes milliseconds. The driver copies from it while the host and the GPU go on.
+//! From other memory, it waits for all work before the copy.
 
 use std::ptr::{NonNull, null_mut};
 use std::sync::{Arc, Mutex};
 
 use wgpu::custom as c;
 
+use crate::driver::CudaError;
 use crate::state::{State, lock};
 
 /// Up to so many bytes, the driver copies them itself before its call returns.
 const SMALL: usize = 64 << 10;
-/// Most bytes of pinned memory. Beyond, writes wait.
+/// Most bytes of pinned memory of uploads, and of what nobody refers to. Beyond, writes wait.
 const MOST: usize = 512 << 20;
 
 /// A piece of pinned memory.
 #[derive(Debug)]
 pub struct Piece {
-    start: *mut u8,
+    pub start: *mut u8,
     size: usize,
     /// The submission after which nothing reads it.
     used: u64,
 }
 // SAFETY: the memory belongs to whoever has the piece.
 unsafe impl Send for Piece {}
-// SAFETY: a shared piece is not written.
+// SAFETY: a shared piece is that of a buffer, written only through mapped ranges, whose order wgpu keeps, and by the device.
 unsafe impl Sync for Piece {}
 
-/// Pieces that nobody writes, and the bytes of all.
+/// Pieces that nobody refers to, and their bytes with those of uploads.
 #[derive(Debug, Default)]
 pub struct Pool {
     idle: Vec<Piece>,
     bytes: usize,
+}
+
+impl Pool {
+    /// A piece of at least `bytes`, and at most twice as many, that no submission after `done` reads or writes.
+    fn take(&mut self, bytes: usize, done: u64) -> Option<Piece> {
+        let fits = |piece: &Piece| piece.used <= done && (bytes..=2 * bytes).contains(&piece.size);
+        let found = self.idle.iter().position(fits)?;
+        Some(self.idle.swap_remove(found))
+    }
 }
 
 impl State {
@@ -41,26 +51,52 @@ impl State {
         }
         let done = self.done();
         let mut pool = lock(&self.uploads);
-        let fits = |piece: &Piece| piece.used <= done && (bytes..=2 * bytes).contains(&piece.size);
-        if let Some(found) = pool.idle.iter().position(fits) {
-            return Some(pool.idle.swap_remove(found));
+        if let Some(piece) = pool.take(bytes, done) {
+            return Some(piece);
         }
         let size = bytes.next_multiple_of((bytes.next_power_of_two() / 8).max(SMALL));
-        while pool.bytes + size > MOST {
-            let found = pool.idle.iter().position(|piece| piece.used <= done)?;
-            let piece = pool.idle.swap_remove(found);
-            pool.bytes -= piece.size;
-            // SAFETY: nothing reads the piece.
-            unsafe { (self.driver.host_free)(piece.start.cast()) };
+        self.shrink(&mut pool, done, MOST.checked_sub(size)?);
+        if pool.bytes + size > MOST {
+            return None;
         }
+        let piece = self.allocate(size).ok()?;
+        pool.bytes += size;
+        Some(piece)
+    }
+
+    /// Pinned memory with zeros for a buffer of `bytes`, however much there is.
+    pub fn pinned(&self, bytes: usize) -> Result<Piece, CudaError> {
+        let done = self.done();
+        let mut pool = lock(&self.uploads);
+        let piece = match pool.take(bytes, done) {
+            Some(piece) => {
+                pool.bytes -= piece.size;
+                piece
+            }
+            None => self.allocate(bytes)?,
+        };
+        // SAFETY: the piece has so many bytes, and nothing else refers to it.
+        unsafe { piece.start.write_bytes(0, bytes) };
+        Ok(piece)
+    }
+
+    fn allocate(&self, size: usize) -> Result<Piece, CudaError> {
         let mut start = null_mut();
         self.current();
         // SAFETY: the driver writes one pointer. 1: for every context.
-        let code = unsafe { (self.driver.host_alloc)(&mut start, size, 1) };
-        (code == 0).then(|| {
-            pool.bytes += size;
-            Piece { start: start.cast(), size, used: 0 }
-        })
+        self.driver.check(unsafe { (self.driver.host_alloc)(&mut start, size, 1) }, "cuMemHostAlloc")?;
+        Ok(Piece { start: start.cast(), size, used: 0 })
+    }
+
+    /// Frees pieces that no submission after `done` reads or writes, until `most` bytes are left.
+    fn shrink(&self, pool: &mut Pool, done: u64, most: usize) {
+        while pool.bytes > most {
+            let Some(found) = pool.idle.iter().position(|piece| piece.used <= done) else { return };
+            let piece = pool.idle.swap_remove(found);
+            pool.bytes -= piece.size;
+            // SAFETY: nothing refers to the piece.
+            unsafe { (self.driver.host_free)(piece.start.cast()) };
+        }
     }
 
     /// A copy of `data`.
@@ -83,11 +119,13 @@ impl State {
         }
     }
 
-    /// Keeps pinned memory that nobody refers to: submission `used` may still read or write it.
-    pub fn keep(&self, start: *mut u8, size: usize, used: u64) {
+    /// Takes the memory of a buffer back: submission `used` may still read or write it.
+    pub fn keep(&self, piece: Piece, used: u64) {
+        let done = self.done();
         let mut pool = lock(&self.uploads);
-        pool.bytes += size;
-        pool.idle.push(Piece { start, size, used });
+        pool.bytes += piece.size;
+        pool.idle.push(Piece { used, ..piece });
+        self.shrink(&mut pool, done, MOST);
     }
 
     /// Frees all pieces, after all work is done.
