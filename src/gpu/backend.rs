@@ -35,9 +35,6 @@ pub enum Backend {
 /// NVIDIA's number as a vendor.
 pub(super) const NVIDIA: u32 = 0x10de;
 
-/// Whether `auto` takes CUDA where another interface reaches the same GPU too.
-pub(super) const CUDA_FIRST: bool = true;
-
 impl Backend {
     /// The backends of wgpu; none for CUDA.
     pub(super) fn of_wgpu(self) -> wgpu::Backends {

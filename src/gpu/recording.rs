@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::command::{Command, Encoded};
-use super::cuda::Graph;
+use super::cuda::{Cuda, Graph};
 use super::{Gpu, GpuError};
 
 /// Commands of a submission's first part. The device runs it while the host submits the others, which takes some 200 µs for a token of e2b.
@@ -52,15 +52,14 @@ impl Gpu {
 
     /// Encodes recordings, one after the other.
     pub fn prepare(&self, recordings: &[&Recording]) -> Prepared {
-        if self.cuda.is_some() && !self.profile.is_on() {
-            return Prepared(Encoded::from(self.encode_graphs(recordings)));
+        if let (Some(cuda), false) = (&self.cuda, self.profile.is_on()) {
+            return Prepared(Encoded::from(self.encode_graphs(cuda, recordings)));
         }
         Prepared(self.encode(&mut recordings.iter().flat_map(|r| &r.commands), FIRST_COMMANDS))
     }
 
     /// Encodes recordings for CUDA's device.
-    fn encode_graphs(&self, recordings: &[&Recording]) -> wgpu::CommandBuffer {
-        let cuda = self.cuda.as_ref().expect("it is CUDA's device");
+    fn encode_graphs(&self, cuda: &Cuda, recordings: &[&Recording]) -> wgpu::CommandBuffer {
         let encoder = self.device.create_command_encoder(&Default::default());
         for recording in recordings {
             let graph = recording.graph.get_or_init(|| {

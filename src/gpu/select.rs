@@ -1,6 +1,6 @@
 //! The choice of the device, and its features beyond WebGPU.
 
-use super::backend::{CUDA_FIRST, NVIDIA, cuda_adapters, has_nvidia_gpu, interface, is_cuda};
+use super::backend::{NVIDIA, cuda_adapters, has_nvidia_gpu, interface, is_cuda};
 #[cfg(all(feature = "native", any(target_os = "linux", target_os = "windows")))]
 use super::bindings::lengthen;
 use super::{Backend, GpuError, Matrices};
@@ -134,7 +134,8 @@ pub(super) async fn pick_adapter(
     Ok(Picked { adapter, note })
 }
 
-/// Adds CUDA's devices to those of the other interfaces, as `backend` says. With the reason why there are none, where one could expect some.
+/// Adds CUDA's devices to those of the other interfaces, in place of their twins, as `backend` says. With the reason why there are none, where
+/// one could expect some.
 fn with_cuda(
     backend: Backend,
     others: Vec<wgpu::Adapter>,
@@ -147,42 +148,25 @@ fn with_cuda(
         Backend::Auto if cfg!(has_cuda) => {}
         _ => return Ok((others, None)),
     }
-    let infos: Vec<wgpu::AdapterInfo> = others.iter().map(wgpu::Adapter::get_info).collect();
-    if !CUDA_FIRST && infos.iter().any(reaches_nvidia) {
-        return Ok((others, None)); // without the time that CUDA's driver needs to start
-    }
     let cuda = match cuda_adapters() {
         Ok(cuda) => cuda,
         Err(reason) => return Ok((others, has_nvidia_gpu().then_some(reason))),
     };
     let of_cuda: Vec<wgpu::AdapterInfo> = cuda.iter().map(wgpu::Adapter::get_info).collect();
-    let (keeps_cuda, keeps_others) = without_twins(&of_cuda, &infos, CUDA_FIRST);
-    let kept = |all: Vec<wgpu::Adapter>, keeps: Vec<bool>| {
-        all.into_iter().zip(keeps).filter(|(_, keep)| *keep).map(|(adapter, _)| adapter)
-    };
-    Ok((kept(cuda, keeps_cuda).chain(kept(others, keeps_others)).collect(), None))
+    let others = others.into_iter().filter(|other| !has_twin(&of_cuda, &other.get_info()));
+    Ok((cuda.into_iter().chain(others).collect(), None))
 }
 
-/// Whether an interface other than CUDA reaches a GPU of NVIDIA's.
-fn reaches_nvidia(info: &wgpu::AdapterInfo) -> bool {
-    info.vendor == NVIDIA && info.device_type != wgpu::DeviceType::Cpu
-}
-
-/// Which devices of CUDA and which others are kept, so that each GPU is there once.
-fn without_twins(
-    cuda: &[wgpu::AdapterInfo],
-    others: &[wgpu::AdapterInfo],
-    cuda_first: bool,
-) -> (Vec<bool>, Vec<bool>) {
-    let same = |a: &wgpu::AdapterInfo, b: &wgpu::AdapterInfo| {
-        let (a_bus, b_bus) = (&a.device_pci_bus_id, &b.device_pci_bus_id);
+/// Whether one of CUDA's devices is the GPU `other` of another interface.
+fn has_twin(cuda: &[wgpu::AdapterInfo], other: &wgpu::AdapterInfo) -> bool {
+    let is_nvidia = other.vendor == NVIDIA && other.device_type != wgpu::DeviceType::Cpu;
+    let same = |one: &wgpu::AdapterInfo| {
+        let (bus, other_bus) = (&one.device_pci_bus_id, &other.device_pci_bus_id);
         // A driver may not tell the bus.
-        let told = !a_bus.is_empty() && !b_bus.is_empty();
-        reaches_nvidia(b) && if told { a_bus == b_bus } else { a.name == b.name }
+        let told = !bus.is_empty() && !other_bus.is_empty();
+        if told { bus == other_bus } else { one.name == other.name }
     };
-    let keeps_cuda = cuda.iter().map(|a| cuda_first || !others.iter().any(|b| same(a, b)));
-    let keeps_others = others.iter().map(|b| !cuda_first || !cuda.iter().any(|a| same(a, b)));
-    (keeps_cuda.collect(), keeps_others.collect())
+    is_nvidia && cuda.iter().any(same)
 }
 
 #[cfg(not(all(feature = "native", any(target_os = "linux", target_os = "windows"))))]
@@ -192,7 +176,7 @@ fn lengthen(_: &wgpu::Instance, adapter: wgpu::Adapter) -> wgpu::Adapter {
 
 #[cfg(test)]
 mod tests {
-    use super::{NVIDIA, Place, without_twins};
+    use super::{NVIDIA, Place, has_twin};
 
     #[test]
     fn a_gpu_that_two_interfaces_reach_is_there_once() {
@@ -209,11 +193,10 @@ mod tests {
             info(wgpu::Backend::Vulkan, gpu, 0x1002, "MI300X", "0000:03:00.0"),
             info(wgpu::Backend::Vulkan, wgpu::DeviceType::Cpu, 0x10005, "llvmpipe", ""),
         ];
-        assert_eq!(without_twins(&cuda, &others, false), (vec![true, false, true], vec![true; 3]));
-        assert_eq!(without_twins(&cuda, &others, true), (vec![true; 3], vec![false, true, true]));
+        assert_eq!(others.map(|other| has_twin(&cuda, &other)), [true, false, false]);
         // A driver that does not tell the bus: by name.
         let silent = [info(wgpu::Backend::Dx12, gpu, NVIDIA, "H100", "")];
-        assert_eq!(without_twins(&cuda, &silent, true), (vec![true; 3], vec![false]));
+        assert_eq!(silent.map(|other| has_twin(&cuda, &other)), [true]);
     }
 
     #[test]
