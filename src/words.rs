@@ -1,5 +1,10 @@
 //! Formats numbers, times and sizes for people.
 
+/// Bytes in hexadecimal, two digits each.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 /// Alternatives: `1, 2 or 4`.
 pub fn either(items: &[String]) -> String {
     match items {

@@ -4,6 +4,7 @@ use rayon::prelude::*;
 use sha2::{Digest, Sha256};
 
 use super::{Base, Matrix};
+use crate::words::hex;
 
 impl Base {
     /// The SHA-256 of all tensors: unlike a [`super::Fingerprint`], it sees a change of any byte. Reads the whole file.
@@ -18,6 +19,6 @@ impl Base {
             all.update(format!("{} {}×{} {}\n", tensor.name, tensor.rows, tensor.cols, tensor.ty.name()));
             all.update(digest);
         }
-        all.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+        hex(&all.finalize())
     }
 }

@@ -11,6 +11,7 @@ use sha2::{Digest, Sha256};
 
 use super::gguf::value::{Array, Value};
 use super::{Error, Gguf, Tensor};
+use crate::words::hex;
 
 /// Prefix of a fingerprint: the version of the algorithm.
 const VERSION: &str = "v1:";
@@ -60,7 +61,7 @@ impl Fingerprint {
                 model.update(bytemuck::cast_slice::<f32, u8>(&vector(tensor.name)));
             }
         }
-        Ok(Fingerprint { model: hex(model), weights: hex(weights) })
+        Ok(Fingerprint { model: half(model), weights: half(weights) })
     }
 
     /// Relation of the base with this fingerprint to `trained`, the base of an adapter.
@@ -108,7 +109,7 @@ pub(super) fn vocabulary(gguf: &Gguf) -> String {
         }
         hash.update(u64::MAX.to_le_bytes());
     }
-    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+    hex(&hash.finalize())
 }
 
 /// The byte ranges of a tensor that are digested.
@@ -122,6 +123,6 @@ fn pieces(range: &Range<u64>) -> Vec<Range<u64>> {
 }
 
 /// Half of the SHA-256 in hexadecimal. Nobody forges a model, so 128 bits are plenty.
-fn hex(hash: Sha256) -> String {
-    hash.finalize()[..16].iter().map(|byte| format!("{byte:02x}")).collect()
+fn half(hash: Sha256) -> String {
+    hex(&hash.finalize()[..16])
 }

@@ -6,6 +6,7 @@ use sha2::{Digest, Sha256};
 use crate::base::Base;
 use crate::data::batch::Sample;
 use crate::data::compare::Side;
+use crate::words::hex;
 
 /// SHA-256 digests of everything that, besides the recipe, decides the results of a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -85,10 +86,6 @@ fn samples(samples: &[Sample], weights: &[f64]) -> String {
     }
     weights.iter().for_each(|weight| hash.update(weight.to_le_bytes()));
     hex(hash.finalize().as_slice())
-}
-
-fn hex(digest: &[u8]) -> String {
-    digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use sha2::{Digest, Sha256};
 
 use crate::adapter::lora::Adapter;
+use crate::words::hex;
 
 /// Log-probabilities under the reference, one per sample; 0 for a sample that no step uses.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -22,5 +23,5 @@ pub fn digest(adapter: &Adapter) -> String {
         hash.update(bytemuck::cast_slice::<f32, u8>(&pair.a));
         hash.update(bytemuck::cast_slice::<f32, u8>(&pair.b));
     }
-    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+    hex(&hash.finalize())
 }

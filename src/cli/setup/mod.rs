@@ -18,6 +18,7 @@ use rullama_train::base::Base;
 use rullama_train::gpu::Gpu;
 use rullama_train::model::plan;
 use rullama_train::run::wording;
+use rullama_train::words::hex;
 
 /// The layers with experts. An error if the base has none, for `--offload-experts`.
 pub fn layers_to_offload(base: &Base) -> Result<Vec<usize>> {
@@ -30,6 +31,6 @@ pub fn layers_to_offload(base: &Base) -> Result<Vec<usize>> {
 
 /// The file of `gpu`, its driver and this version of the program in the folder `name` of the user's cache folder, if there is one.
 fn cache_file(gpu: &Gpu, name: &str) -> Option<PathBuf> {
-    let digest: String = gpu.digest()[..12].iter().map(|byte| format!("{byte:02x}")).collect();
+    let digest = hex(&gpu.digest()[..12]);
     Some(dirs::cache_dir()?.join("rullama-train").join(name).join(format!("{digest}.json")))
 }

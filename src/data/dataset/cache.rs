@@ -18,6 +18,7 @@ use crate::data::batch::{IGNORE, Sample};
 use crate::data::compare::Side;
 use crate::data::tokenizer::Tokenizer;
 use crate::files;
+use crate::words::hex;
 
 /// Must be raised when the same file could give different tokens, or when the layout of an entry changes.
 const VERSION: u32 = 4;
@@ -97,7 +98,7 @@ impl Cache {
         hash.update(tokenizer.digest());
         hash.update(template.digest());
         hash.update(Sha256::digest(bytes));
-        hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+        hex(&hash.finalize())
     }
 
     fn path(&self, key: &str) -> PathBuf {
