@@ -34,7 +34,7 @@ impl fmt::Display for ArgumentsError {
 impl ToolCall {
     /// Reads the arguments in a call's object, with all digits of their integers. Without any, they are an empty object.
     pub fn read_arguments(call: &Map<String, Value>) -> Result<Map<String, Value>, ArgumentsError> {
-        let mut found: Option<(&str, Map<String, Value>)> = None;
+        let mut found: Option<(&'static str, Map<String, Value>)> = None;
         for name in NAMES {
             let Some(value) = call.get(name).filter(|value| !value.is_null()) else { continue };
             let arguments = object(value).ok_or(ArgumentsError::NotAnObject(name))?;
@@ -44,10 +44,7 @@ impl ToolCall {
                 Some((_, first)) if first.is_empty() || *first == arguments => {
                     found = Some((name, arguments))
                 }
-                Some((one, _)) => {
-                    let one = NAMES.into_iter().find(|name| name == one).unwrap_or(NAMES[0]);
-                    return Err(ArgumentsError::Several(one, name));
-                }
+                Some((one, _)) => return Err(ArgumentsError::Several(one, name)),
                 None => found = Some((name, arguments)),
             }
         }

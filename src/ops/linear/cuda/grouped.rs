@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::panels::{LowStack, Panels, Stack, Way, bytes, expert_bytes, make};
-use super::{COLUMNS, EDGE, Numbers, SHARED, STEPS, TOKENS};
+use super::{COLUMNS, Numbers, SHARED, STEPS, TOKENS, stages};
 use crate::base::config::Experts;
 use crate::gpu::{Entry, Gpu, Launch, Recorder, ptx};
 use crate::ops::experts::groups::Groups;
@@ -198,7 +198,7 @@ impl<'a> Product<'a> {
                 tiles: tiles.tiles(),
                 z_tiles: z.map_or(0, |z| z.tiles()),
                 accumulate: u32::from(accumulate),
-                part_stages: (summed.div_ceil(EDGE) + (low_steps * STEPS).div_ceil(EDGE)) as u32,
+                part_stages: stages(summed, low_steps) as u32,
                 parts: 1,
             },
             first_expert: experts.start as u32,

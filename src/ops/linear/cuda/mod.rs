@@ -78,6 +78,11 @@ fn parts_of(rec: &Recorder, [rows, columns, summed]: [usize; 3]) -> usize {
     (1..=room.min(stages / LEAST_STAGES)).min_by_key(time).unwrap_or(1)
 }
 
+/// Stages of a sum of `summed` steps, and of `low_steps` sixteenths of an adapter's rank.
+fn stages(summed: usize, low_steps: usize) -> usize {
+    summed.div_ceil(EDGE) + (low_steps * STEPS).div_ceil(EDGE)
+}
+
 /// Blocks of a product of `rows` tokens.
 fn blocks(rows: usize, columns: usize) -> usize {
     columns.div_ceil(COLUMNS) * rows.div_ceil(TOKENS)
@@ -239,8 +244,7 @@ impl Product<'_> {
             accumulate: self.accumulate,
         };
         let wanted = parts_of(rec, [rows, columns, summed]);
-        let stages = summed.div_ceil(EDGE) + (low_steps * STEPS).div_ceil(EDGE);
-        partial_sums::split(rec, &target, wanted, stages, |rec, parts| {
+        partial_sums::split(rec, &target, wanted, stages(summed, low_steps), |rec, parts| {
             let numbers = Numbers {
                 stride: 4 * parts.stride4,
                 accumulate: parts.accumulate,
