@@ -1,4 +1,4 @@
-//! How samples are grouped into micro-batches and optimizer steps.
+//! Samples, grouped into micro-batches and optimizer steps.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;

@@ -41,7 +41,7 @@ use libtest_mimic::Arguments;
 use place::{DATA, Place, RECIPE, matches, texts};
 use rullama_train::gpu::{Backend, Gpu};
 
-/// What a test needs to run here.
+/// The programs or hardware without which a test does not run.
 #[derive(Clone, Copy, PartialEq)]
 enum Needs {
     Nothing,

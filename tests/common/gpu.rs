@@ -100,7 +100,7 @@ fn trial(gpu: &Gpu, test: Test) -> Trial {
     trials::trial(format!("{} [{}]", test.name, test.variant), ignored, move || DEVICE.with(run))
 }
 
-/// What a device lacks that does not run a variant.
+/// The part of a device without which it does not run a variant.
 fn lacking(variant: Variant) -> &'static str {
     match variant {
         Variant::F32 | Variant::Plain => trials::NO_DEVICE,

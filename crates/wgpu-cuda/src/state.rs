@@ -273,7 +273,7 @@ impl Pending {
     }
 }
 
-/// What a submission that is waited for lacks.
+/// The next thing to wait for, until a submission is done.
 enum Next {
     /// Its event.
     Mark(u64),

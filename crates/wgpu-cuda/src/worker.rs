@@ -16,7 +16,7 @@ use crate::pipeline::{Bound, Group, PipelineData};
 use crate::state::{Raw, State, lock};
 use crate::uploads::Bytes;
 
-/// What the thread does, in the order of the calls.
+/// A piece of the thread's work. It does them in the order of the calls.
 pub enum Work {
     /// The commands of a submission, and its number.
     Submit(Vec<Command>, u64),

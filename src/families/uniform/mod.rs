@@ -138,7 +138,7 @@ pub(super) fn head_size(keys: &Keys, width: usize, heads: usize) -> Result<usize
     Ok(size)
 }
 
-/// How a model stretches its context.
+/// The way in which a model stretches its context.
 pub(super) struct Stretch {
     /// The divisor of all positions.
     pub divisor: f64,
@@ -146,7 +146,7 @@ pub(super) struct Stretch {
     pub yarn: Option<Yarn>,
 }
 
-/// How a model with rotary base `base` stretches its context; other ways than linear and YaRN are refused. `whole`: the bounds of YaRN
+/// The way in which a model with rotary base `base` stretches its context; others than linear and YaRN are refused. `whole`: the bounds of YaRN
 /// are whole pairs, as in llama.cpp and, for all models but gpt-oss, in transformers.
 pub(super) fn stretch(keys: &Keys, base: f64, whole: bool) -> Result<Stretch, Error> {
     let by = |divisor: f64| Ok(Stretch { divisor, yarn: None });
