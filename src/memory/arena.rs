@@ -1,5 +1,7 @@
 //! The buffers of a plan, and what one layer sees of them.
 
+use std::ops::Range;
+
 use super::alias::ScorePlace;
 use super::experts::{ExpertActs, ExpertScratch};
 use super::plan::Plan;
@@ -53,6 +55,20 @@ struct LayerBuffers {
 /// The activations that one layer saves, of the tokens of a chunk.
 pub struct LayerActs(Vec<Act>);
 
+impl Chunk {
+    /// The tokens.
+    pub fn range(self) -> Range<usize> {
+        self.first..self.first + self.tokens
+    }
+}
+
+impl LayerActs {
+    /// The embeddings' projection, which the per-layer input is made of, in the memory of [`Saved::InpGate`].
+    pub fn projected_embeddings(&self) -> Act {
+        self[Saved::InpGate].clone().summed_by_reader()
+    }
+}
+
 impl std::ops::Index<Saved> for LayerActs {
     type Output = Act;
 
@@ -64,6 +80,8 @@ impl std::ops::Index<Saved> for LayerActs {
 /// Scratch of a layer's backward, of the tokens of a chunk.
 pub struct ScratchActs {
     temps: Vec<Act>,
+    /// Gradient of the stream `[T, D]`.
+    pub dhidden: Act,
     /// Gradient of a block's output, which its last product reads: in [`Temp::DStream`] where products read f32.
     pub doutput: Act,
     /// Gradient of the output of a feed-forward block beside experts: in [`Temp::DNormed`] where products read f32.
@@ -306,11 +324,17 @@ impl Activations {
             Saved::AttnQ => act.packed_by_reader(self.dq.reshaped(w.queries)),
             Saved::AttnK => act.packed_by_reader(self.dattn_q.reshaped(w.own_keys)),
             Saved::AttnV => act.packed_by_reader(self.scratch.dheads.reshaped(w.own_values)),
-            Saved::AttnOutput => act.packed_by_reader(temp(Temp::DStream).below(chunk.first)),
+            Saved::AttnOutput => {
+                let act = act.packed_by_reader(temp(Temp::DStream).below(chunk.first));
+                // The feed-forward block reads a chunk of the tokens.
+                if chunk.tokens <= self.chunk { act.summed_by_reader() } else { act }
+            }
             Saved::FfnGate => act.packed_by_reader(temp(Temp::DGated).reshaped(w.ffn)),
             Saved::FfnUp => act.packed_by_reader(temp(Temp::UpStaging).reshaped(w.ffn)),
             Saved::Down if w.experts.is_some() => act.with_staging(temp(Temp::DownStaging).clone()),
-            Saved::Down | Saved::Proj => act.packed_by_reader(temp(Temp::DownStaging).clone()),
+            Saved::Down | Saved::Proj => {
+                act.packed_by_reader(temp(Temp::DownStaging).clone()).summed_by_reader()
+            }
             Saved::AfterFfn => act.beside(temp(Temp::DNormed).below(chunk.first)),
             Saved::Attention => act.with_staging(self.dq.reshaped(w.queries)).for_rows(chunk.tokens),
             Saved::GatedAttention => {
@@ -382,7 +406,13 @@ impl Activations {
     /// The scratch of the backward of layer `layer`, of `chunk`.
     pub fn backward_scratch(&self, layer: usize, chunk: Chunk) -> ScratchActs {
         let w = &self.layers[layer].widths;
-        let view = |(entry, act): (&TempEntry, &Act)| act.reshaped((entry.width)(w, self.storages));
+        let view = |(entry, act): (&TempEntry, &Act)| {
+            let act = act.reshaped((entry.width)(w, self.storages));
+            match entry.name {
+                Temp::DNormed | Temp::DGatedInput => act.summed_by_reader(),
+                _ => act,
+            }
+        };
         let temps: Vec<Act> = TEMPS.iter().zip(&self.temps).map(view).collect();
         let temp = |name: Temp| temps[name as usize].clone();
         let operand = |rows: Act| match (self.storages.of(Role::Block), &self.scratch.operands) {
@@ -390,7 +420,10 @@ impl Activations {
             _ => rows,
         };
         let dattention: Act = self.dattn_q.reshaped(w.queries).into();
+        let dhidden = self.dhidden.rows_from(chunk.first);
         ScratchActs {
+            // Experts read it as it is.
+            dhidden: if w.experts.is_some() { dhidden } else { dhidden.summed_by_reader() },
             doutput: operand(temp(Temp::DStream)),
             doutput_beside_experts: operand(temp(Temp::DNormed)),
             dq: self.dq.reshaped(w.queries).into(),

@@ -15,7 +15,6 @@ use crate::ops::dropout::Mask;
 use crate::ops::linear::Projection;
 use crate::ops::lora::Input;
 use crate::ops::pass::Pass;
-use crate::ops::rms_norm::{Norm, Through};
 use crate::ops::{attention, gated, heads, linear, output_gate, rms_norm, scale};
 
 impl Model<'_> {
@@ -36,67 +35,52 @@ impl Model<'_> {
         if output_scale != 1.0 {
             scale::in_place(rec, acts.dhidden.rows(), output_scale, inputs.tokens);
         }
-        let mut passed = false;
+        let p = &mut batch.pass(rec);
         for layer in (adapter.lowest_layer()..self.layers.len()).rev() {
             let recomputes = acts.recomputes(layer);
-            let parts = if recomputes { self.attention_forward(rec, &batch, layer, false) } else { 0 };
-            self.fetch(rec, layer).await?;
+            if recomputes {
+                self.attention_forward(p, &batch, layer);
+            }
+            self.fetch_for(p, layer).await?;
             for chunk in acts.chunks(inputs.tokens) {
                 if recomputes {
-                    self.feed_forward(rec, &batch, layer, chunk, parts);
+                    self.feed_forward(p, &batch, layer, chunk);
                 }
-                passed = self.feed_forward_backward(rec, &batch, layer, chunk, passed);
+                self.feed_forward_backward(p, &batch, layer, chunk);
             }
-            passed = self.attention_backward(rec, &batch, layer, passed);
+            self.attention_backward(p, &batch, layer);
         }
         Ok(())
     }
 
-    /// From the gradient of the layer's output in `acts.dhidden` to that of `after_attention`, for the tokens of `chunk`. `passed` tells
-    /// whether that gradient has passed the layer's last norm already, into `doutput`. Returns whether the new one has passed the norm of
-    /// attention's output, too.
-    fn feed_forward_backward(
-        &self,
-        rec: &mut Recorder,
-        batch: &Batch,
-        layer: usize,
-        chunk: Chunk,
-        passed: bool,
-    ) -> bool {
+    /// From the gradient of the layer's output in `dhidden` to that of `after_attention`, for the tokens of `chunk`.
+    fn feed_forward_backward(&self, p: &mut Pass, batch: &Batch, layer: usize, chunk: Chunk) {
         let w = &self.layers[layer];
         let a = batch.layer(layer, chunk);
         let s = batch.acts.backward_scratch(layer, chunk);
-        let after_attention = &a[Saved::AfterAttention];
-        let dhidden = &batch.acts.dhidden.rows_from(chunk.first);
-        let p = &mut batch.pass(rec, chunk);
-
-        let (mut parts, mut passed) = (0, passed);
+        p.over(chunk.range());
         if let Some(branch) = &w.per_layer {
-            parts = self.per_layer_branch_backward(p, batch, layer, branch, &a, &s, dhidden, passed);
-            passed = false;
+            self.per_layer_branch_backward(p, batch, layer, branch, &a, &s);
         }
+        let (dhidden, down, after_attention) = (&s.dhidden, &a[Saved::Down], &a[Saved::AfterAttention]);
         let mut ddown = &s.doutput;
-        if let (Some(experts), Some((acts, scratch))) = (&w.experts, batch.acts.experts(layer, chunk)) {
-            let (dsum, down) = (&s[Temp::DStream], &a[Saved::Down]);
-            experts.sum_backward(p, [dsum, dhidden], &w.post_ffw_norm, down, acts, scratch);
-            experts.backward(p, batch, layer, dhidden, after_attention, acts, scratch);
-            ddown = &s.doutput_beside_experts;
-            experts.down_output_backward(p, [ddown, dsum], down, acts, scratch);
-        } else if !passed {
-            let through = Through { dx: ddown, x: &a[Saved::Down], norm: &w.post_ffw_norm };
-            rms_norm::backward_of_sum(p, dhidden, parts, through);
+        match (&w.experts, batch.acts.experts(layer, chunk)) {
+            (Some(experts), Some((acts, scratch))) => {
+                let dsum = &s[Temp::DStream];
+                experts.sum_backward(p, [dsum, dhidden], &w.post_ffw_norm, down, acts, scratch);
+                experts.backward(p, batch, layer, dhidden, after_attention, acts, scratch);
+                ddown = &s.doutput_beside_experts;
+                experts.down_output_backward(p, [ddown, dsum], down, acts, scratch);
+            }
+            _ => rms_norm::backward(p, ddown, dhidden, down, &w.post_ffw_norm),
         }
-        let Some(dense) = &w.dense else { return false };
-        let parts = self.dense_backward(p, batch, layer, dense, &a, &s, ddown);
-        let dnormed = (&s[Temp::DNormed], parts);
-        let (x, norm) = (&a[Saved::AttnOutput], &w.post_attention_norm);
-        let through = batch.is_whole().then_some(Through { dx: &s.doutput, x, norm });
-        rms_norm::backward_add(p, dhidden, dnormed, after_attention, &w.ffn_norm, 1.0, through);
-        through.is_some()
+        if let Some(dense) = &w.dense {
+            self.dense_backward(p, batch, layer, dense, &a, &s, ddown);
+            rms_norm::backward_add(p, dhidden, &s[Temp::DNormed], after_attention, &w.ffn_norm, 1.0);
+        }
     }
 
-    /// From the gradient of the dense block's output to that of its normed input, in [`Temp::DNormed`] or in parts, whose number is
-    /// returned: see [`linear::backward_in_parts`].
+    /// From the gradient of the dense block's output to that of its normed input.
     fn dense_backward(
         &self,
         p: &mut Pass,
@@ -106,7 +90,7 @@ impl Model<'_> {
         a: &LayerActs,
         s: &ScratchActs,
         ddown: &Act,
-    ) -> u32 {
+    ) {
         let dgated = &s[Temp::DGated];
         let [gate, up, down] = dense.modules;
         let gradients = [(down, &dense.down, ddown)];
@@ -118,11 +102,10 @@ impl Model<'_> {
         let gradients = [(gate, &dense.gate, dgate), (up, &dense.up, dup)];
         let lora = batch.lora(layer, Input::FfnNormed);
         let dnormed = Some((&s[Temp::DNormed], false));
-        linear::backward_in_parts(p, dnormed, &gradients, &a[Saved::FfnNormed], lora, &a[Saved::ZFfn])
+        linear::backward(p, dnormed, &gradients, &a[Saved::FfnNormed], lora, &a[Saved::ZFfn]);
     }
 
-    /// Adds to `dhidden` the part that comes through the per-layer branch, or where no experts read that leaves the part in parts: returns
-    /// their number. `passed` as in [`Model::feed_forward_backward`].
+    /// Adds to `dhidden` the part that comes through the per-layer branch.
     fn per_layer_branch_backward(
         &self,
         p: &mut Pass,
@@ -131,57 +114,40 @@ impl Model<'_> {
         branch: &PerLayerBranch,
         a: &LayerActs,
         s: &ScratchActs,
-        dhidden: &Act,
-        passed: bool,
-    ) -> u32 {
-        let dproj = &s.doutput;
-        let dgated_input = &s[Temp::DGatedInput];
-        let dinp_gate = &s[Temp::DInpGate];
-        if !passed {
-            rms_norm::backward(p, dproj, dhidden, &a[Saved::Proj], &branch.post_norm);
-        }
+    ) {
+        let (dproj, dgated_input, dinp_gate) = (&s.doutput, &s[Temp::DGatedInput], &s[Temp::DInpGate]);
+        rms_norm::backward(p, dproj, &s.dhidden, &a[Saved::Proj], &branch.post_norm);
         let gradients = [(Module::Proj, &branch.proj, dproj)];
         let lora = batch.lora(layer, Input::PerLayer);
-        let x = &a[Saved::GatedInput];
-        let (dx, z) = (Some((dgated_input, false)), &a[Saved::ZProj]);
-        let parts = linear::backward_in_parts(p, dx, &gradients, x, lora, z);
+        let (dx, x, z) = (Some((dgated_input, false)), &a[Saved::GatedInput], &a[Saved::ZProj]);
+        linear::backward(p, dx, &gradients, x, lora, z);
         let (gate, input) = (&a[Saved::InpGate], &a[Saved::PerLayerInput]);
         let activation = self.config().per_layer_activation;
-        gated::backward(p, dinp_gate, None, (dgated_input, parts), gate, input, activation);
+        gated::backward(p, dinp_gate, None, dgated_input, gate, input, activation);
         let gradients = [(Module::InpGate, &branch.inp_gate, dinp_gate)];
         let lora = batch.lora(layer, Input::AfterFfn);
-        let (dx, x, z) = (Some((dhidden, true)), &a[Saved::AfterFfn], &a[Saved::ZGate]);
-        if self.layers[layer].experts.is_some() {
-            linear::backward(p, dx, &gradients, x, lora, z);
-            return 0;
-        }
-        linear::backward_in_parts(p, dx, &gradients, x, lora, z)
+        let (dx, x, z) = (Some((&s.dhidden, true)), &a[Saved::AfterFfn], &a[Saved::ZGate]);
+        linear::backward(p, dx, &gradients, x, lora, z);
     }
 
-    /// From the gradient of `after_attention` in `acts.dhidden` to that of the layer's input, before the scale of the layer
-    /// below. `passed` tells whether that gradient has passed the norm of attention's output already, into `doutput`; returns the same as
-    /// [`Model::input_backward`].
-    fn attention_backward(&self, rec: &mut Recorder, batch: &Batch, layer: usize, passed: bool) -> bool {
+    /// From the gradient of `after_attention` in `dhidden` to that of the layer's input, before the scale of the layer below.
+    fn attention_backward(&self, p: &mut Pass, batch: &Batch, layer: usize) {
         let w = &self.layers[layer];
         let l = &self.config().layers[layer];
         let acts = batch.acts;
         let a = batch.layer(layer, batch.all());
         let s = acts.backward_scratch(layer, batch.all());
-        if !passed {
-            let p = &mut batch.pass(rec, batch.all());
-            let (x, norm) = (&a[Saved::AttnOutput], &w.post_attention_norm);
-            rms_norm::backward(p, &s.doutput, &acts.dhidden, x, norm);
-        }
+        p.over(batch.all().range());
+        rms_norm::backward(p, &s.doutput, &s.dhidden, &a[Saved::AttnOutput], &w.post_attention_norm);
         if let Some(delta) = &w.delta {
-            return self.delta_backward(rec, batch, layer, delta, &a, &s);
+            return self.delta_backward(p, batch, layer, delta, &a, &s);
         }
         let donor = l.kv_donor.unwrap_or(layer);
         let [k, v] = &batch.keys_values(donor);
         let (dk, dv) = acts.dkeys_values(donor);
         if !acts.shares_keys(layer) {
-            acts.clear_dkeys_values(rec, layer, batch.inputs.tokens);
+            acts.clear_dkeys_values(p.rec.now(), layer, p.tokens);
         }
-        let p = &mut batch.pass(rec, batch.all());
         let [q_turn, k_turn] = w.turns(batch.inputs);
 
         let gradients: Vec<Projection> =
@@ -215,11 +181,10 @@ impl Model<'_> {
                 heads::backward_both(p, [dattn_k, dattn_v], [dk, dv], raw, norms, k_turn, l.kv_heads);
             }
         }
-        self.input_backward(p, batch, layer, &w.qkv_gradients(&s, l), &a, &s)
+        self.input_backward(p, batch, layer, &w.qkv_gradients(&s, l), &a, &s);
     }
 
-    /// From the gradients of the matrices that read the layer's normed input to that of the layer's input in `acts.dhidden`. Returns whether
-    /// it has passed the last norm of the layer below, too.
+    /// From the gradients of the matrices that read the layer's normed input to that of the layer's input in `dhidden`.
     pub(super) fn input_backward(
         &self,
         p: &mut Pass,
@@ -228,38 +193,20 @@ impl Model<'_> {
         gradients: &[Projection],
         a: &LayerActs,
         s: &ScratchActs,
-    ) -> bool {
-        let (w, dhidden) = (&self.layers[layer], &batch.acts.dhidden);
+    ) {
         let is_lowest = layer == batch.adapter.lowest_layer();
         let dnormed = &s[Temp::DNormed];
         let dx = (!is_lowest).then_some((dnormed, false));
         let lora = batch.lora(layer, Input::AttnNormed);
-        let x = &a[Saved::AttnNormed];
-        let parts = linear::backward_in_parts(p, dx, gradients, x, lora, &a[Saved::ZAttn]);
-        if is_lowest {
-            return false;
+        linear::backward(p, dx, gradients, &a[Saved::AttnNormed], lora, &a[Saved::ZAttn]);
+        if !is_lowest {
+            let (norm, scale) = (&self.layers[layer].attn_norm, self.layers[layer - 1].output_scale);
+            rms_norm::backward_add(p, &s.dhidden, dnormed, &a[Saved::Input], norm, scale);
         }
-        let (below, input) = (layer - 1, &a[Saved::Input]);
-        let a = batch.layer(below, batch.all());
-        let s = batch.acts.backward_scratch(below, batch.all());
-        let is_there = batch.is_whole() && !batch.acts.recomputes(below);
-        let last = self.layers[below].last_norm(&a).filter(|_| is_there);
-        let through = last.map(|(x, norm)| Through { dx: &s.doutput, x, norm });
-        let scale = self.layers[below].output_scale;
-        rms_norm::backward_add(p, dhidden, (dnormed, parts), input, &w.attn_norm, scale, through);
-        through.is_some()
     }
 }
 
 impl Layer {
-    /// The last norm, whose result is added to the stream, and its input; `None` where experts make that.
-    fn last_norm<'a>(&'a self, a: &'a LayerActs) -> Option<(&'a Act, &'a Norm)> {
-        match &self.per_layer {
-            Some(branch) => Some((&a[Saved::Proj], &branch.post_norm)),
-            None => self.experts.is_none().then_some((&a[Saved::Down], &self.post_ffw_norm)),
-        }
-    }
-
     fn qkv_gradients<'a>(&'a self, s: &'a ScratchActs, l: &LayerConfig) -> Vec<Projection<'a>> {
         let queries = if l.output_gate { &s[Temp::DMixerInput] } else { &s.dattn_q };
         let mut gradients: Vec<Projection> = Vec::with_capacity(3);

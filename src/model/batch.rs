@@ -7,7 +7,6 @@ use crate::ops::act::Act;
 use crate::ops::dropout::Mask;
 use crate::ops::dropout::grouped::ExpertMask;
 use crate::ops::linear::experts::ExpertLora;
-use crate::ops::linear::{self, Projection};
 use crate::ops::lora::{Input, Lora};
 use crate::ops::pass::Pass;
 
@@ -27,17 +26,12 @@ impl<'a> Batch<'a> {
         Chunk { first: 0, tokens: self.inputs.tokens }
     }
 
-    /// Whether one chunk has all tokens.
-    pub fn is_whole(&self) -> bool {
-        self.acts.chunks(self.inputs.tokens).count() == 1
-    }
-
-    /// A pass over `chunk`.
-    pub fn pass<'p, 'g>(&self, rec: &'p mut Recorder<'g>, chunk: Chunk) -> Pass<'p, 'g>
+    /// A pass over all tokens.
+    pub fn pass<'p, 'g>(&self, rec: &'p mut Recorder<'g>) -> Pass<'p, 'g>
     where
         'a: 'p,
     {
-        Pass { rec, tokens: chunk.tokens, first: chunk.first, scratch: &self.acts.scratch }
+        Pass::new(rec, self.inputs.tokens, &self.acts.scratch)
     }
 
     /// The adapters of the matrices that read `input` in `layer`, where any is adapted.
@@ -66,22 +60,6 @@ impl<'a> Batch<'a> {
             scale,
             mask: mask.map(|mask| ExpertMask { mask, first_token }),
         })
-    }
-
-    /// The output projection of attention, left in parts where one chunk of tokens follows: see [`linear::forward_in_parts`].
-    pub fn output_forward(
-        &self,
-        p: &mut Pass,
-        outputs: &[Projection],
-        x: &Act,
-        lora: Option<Lora>,
-        z: &Act,
-    ) -> u32 {
-        if self.is_whole() {
-            return linear::forward_in_parts(p, outputs, x, lora, z);
-        }
-        linear::forward(p, outputs, x, lora, z);
-        0
     }
 
     /// The activations of layer `layer`, of `chunk`.

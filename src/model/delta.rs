@@ -4,7 +4,6 @@ use super::batch::Batch;
 use super::{DeltaLayer, Model};
 use crate::base::Module;
 use crate::base::config::{Activation, DeltaNet};
-use crate::gpu::Recorder;
 use crate::memory::{LayerActs, Saved, ScratchActs, Temp};
 use crate::model::Inputs;
 use crate::ops::act::Act;
@@ -15,7 +14,7 @@ use crate::ops::pass::Pass;
 use crate::ops::{gated, heads, linear};
 
 impl Model<'_> {
-    /// From the normed input of layer `layer` to the output projection, which may be left in parts: returns their number.
+    /// From the normed input of layer `layer` to the output projection.
     pub(super) fn delta_forward(
         &self,
         p: &mut Pass,
@@ -23,7 +22,7 @@ impl Model<'_> {
         layer: usize,
         w: &DeltaLayer,
         a: &LayerActs,
-    ) -> u32 {
+    ) {
         let shape = self.delta_net(layer, w, batch.inputs);
         let outputs = [
             (Module::AttnQkv, &w.qkv, &a[Saved::MixerInput]),
@@ -34,36 +33,34 @@ impl Model<'_> {
         let lora = batch.lora(layer, Input::AttnNormed);
         linear::forward(p, &outputs, &a[Saved::AttnNormed], lora, &a[Saved::ZAttn]);
         let output = &a[Saved::DeltaOutput];
-        delta::forward(p.rec, &shape, &saved(a), output.rows());
+        delta::forward(p.rec.now(), &shape, &saved(a), output.rows());
         heads::forward(p, &a[Saved::DeltaNormed], output, &w.norm, None, shape.value_heads);
         let gated_output = &a[Saved::GatedAttention];
         gated::forward(p, gated_output, &a[Saved::DeltaGate], &a[Saved::DeltaNormed], Activation::Silu);
         let outputs = [(Module::SsmOut, &w.out, &a[Saved::AttnOutput])];
         let lora = batch.lora(layer, Input::Attention);
-        batch.output_forward(p, &outputs, gated_output, lora, &a[Saved::ZOutput])
+        linear::forward(p, &outputs, gated_output, lora, &a[Saved::ZOutput]);
     }
 
-    /// From the gradient of the output projection's result in `s.doutput` to that of the layer's input; returns the same as
-    /// [`Model::input_backward`].
+    /// From the gradient of the output projection's result in `s.doutput` to that of the layer's input.
     pub(super) fn delta_backward(
         &self,
-        rec: &mut Recorder,
+        p: &mut Pass,
         batch: &Batch,
         layer: usize,
         w: &DeltaLayer,
         a: &LayerActs,
         s: &ScratchActs,
-    ) -> bool {
+    ) {
         let shape = self.delta_net(layer, w, batch.inputs);
-        let p = &mut batch.pass(rec, batch.all());
         let gradients = [(Module::SsmOut, &w.out, &s.doutput)];
         let (x, dgated) = (&a[Saved::GatedAttention], &s[Temp::DGatedAttention]);
         let lora = batch.lora(layer, Input::Attention);
         linear::backward(p, Some((dgated, false)), &gradients, x, lora, &a[Saved::ZOutput]);
         let [gate, output] = [&a[Saved::DeltaGate], &a[Saved::DeltaOutput]].map(Act::rows);
         let [dgate, doutput] = [&s[Temp::DDeltaGate], &s[Temp::DDeltaOutput]].map(Act::rows);
-        delta::norm::backward(p.rec, &shape, &w.norm, [dgate, doutput], dgated.rows(), [gate, output]);
-        delta::backward(p.rec, &shape, &saved(a), doutput, &gradients_of(s));
+        delta::norm::backward(p.rec.now(), &shape, &w.norm, [dgate, doutput], dgated.rows(), [gate, output]);
+        delta::backward(p.rec.now(), &shape, &saved(a), doutput, &gradients_of(s));
         // The largest gradients are last: in f16, the adapters' term is scaled as they are.
         let gradients: [Projection; 4] = [
             (Module::SsmAlpha, &w.alpha, &s[Temp::DAlpha]),
@@ -71,7 +68,7 @@ impl Model<'_> {
             (Module::AttnGate, &w.gate, &s[Temp::DDeltaGate]),
             (Module::AttnQkv, &w.qkv, &s[Temp::DMixerInput]),
         ];
-        self.input_backward(p, batch, layer, &gradients, a, s)
+        self.input_backward(p, batch, layer, &gradients, a, s);
     }
 
     fn delta_net<'a>(&self, layer: usize, w: &'a DeltaLayer, inputs: &'a Inputs) -> Delta<'a> {

@@ -15,7 +15,6 @@ use crate::ops::linear::Projection;
 use crate::ops::lora::Input;
 use crate::ops::pass::Pass;
 use crate::ops::per_layer::layer::Table;
-use crate::ops::rms_norm::Norm;
 use crate::ops::{attention, embedding, gated, heads, linear, norm_add, output_gate, per_layer, rms_norm};
 
 impl Model<'_> {
@@ -29,40 +28,33 @@ impl Model<'_> {
         dropout: Option<Mask>,
     ) -> Result<(), GpuError> {
         let batch = Batch { inputs, adapter, acts, dropout, in_backward: false };
-        let tokens = inputs.tokens;
-        let embedding_scale = self.config().embedding_scale;
-        let input = batch.input(0, 0);
-        let embeddings = input.staging();
-        embedding::forward(rec, &embeddings, &inputs.ids, 0, &self.token_embd, 0, embedding_scale, tokens);
-        input.store(rec, tokens);
-        let mut normed = false;
+        let p = &mut batch.pass(rec);
+        self.embed(p, &batch);
         for layer in 0..self.layers.len() {
-            let parts = self.attention_forward(rec, &batch, layer, normed);
-            self.fetch(rec, layer).await?;
-            for chunk in acts.chunks(tokens) {
-                normed = self.feed_forward(rec, &batch, layer, chunk, parts);
+            self.attention_forward(p, &batch, layer);
+            self.fetch_for(p, layer).await?;
+            for chunk in acts.chunks(inputs.tokens) {
+                self.feed_forward(p, &batch, layer, chunk);
             }
         }
         Ok(())
     }
 
-    /// The first half of a layer, from its input, or its `normed` input where that is there, to the output projection of attention. Where one
-    /// chunk of tokens follows, the output may be left in parts, whose number is returned: see [`linear::forward_in_parts`].
-    pub(super) fn attention_forward(
-        &self,
-        rec: &mut Recorder,
-        batch: &Batch,
-        layer: usize,
-        normed: bool,
-    ) -> u32 {
+    /// The first layer's input.
+    fn embed(&self, p: &mut Pass, batch: &Batch) {
+        let (input, scale) = (batch.input(0, 0), self.config().embedding_scale);
+        let (embeddings, ids) = (input.staging(), &batch.inputs.ids);
+        embedding::forward(p.rec.now(), &embeddings, ids, 0, &self.token_embd, 0, scale, p.tokens);
+        input.store(p.rec.now(), p.tokens);
+    }
+
+    /// The first half of a layer, from its input to the output projection of attention.
+    pub(super) fn attention_forward(&self, p: &mut Pass, batch: &Batch, layer: usize) {
         let w = &self.layers[layer];
         let l = &self.config().layers[layer];
         let a = batch.layer(layer, batch.all());
-        let p = &mut batch.pass(rec, batch.all());
-        if !normed {
-            let input = a[Saved::Input].f32(p.rec, p.tokens).into();
-            rms_norm::forward(p, &a[Saved::AttnNormed], &input, &w.attn_norm);
-        }
+        p.over(batch.all().range());
+        rms_norm::forward(p, &a[Saved::AttnNormed], &a[Saved::Input], &w.attn_norm);
         if let Some(delta) = &w.delta {
             return self.delta_forward(p, batch, layer, delta, &a);
         }
@@ -86,90 +78,46 @@ impl Model<'_> {
             output_gate::forward(p, output, &a[Saved::Attention], &a[Saved::MixerInput], l.heads);
         }
         let lora = batch.lora(layer, Input::Attention);
-        let (outputs, z) = (w.attn_output(&a), &a[Saved::ZOutput]);
-        batch.output_forward(p, &outputs, output, lora, z)
+        linear::forward(p, &w.attn_output(&a), output, lora, &a[Saved::ZOutput]);
     }
 
-    /// The second half, for the tokens of `chunk`: from attention's output projection, which may be in `parts`, to the next layer's input.
-    /// Returns whether that is normed, too.
-    pub(super) fn feed_forward(
-        &self,
-        rec: &mut Recorder,
-        batch: &Batch,
-        layer: usize,
-        chunk: Chunk,
-        parts: u32,
-    ) -> bool {
+    /// The second half, for the tokens of `chunk`: from attention's output projection to the next layer's input.
+    pub(super) fn feed_forward(&self, p: &mut Pass, batch: &Batch, layer: usize, chunk: Chunk) {
         let w = &self.layers[layer];
         let a = batch.layer(layer, chunk);
-        let stream = a[Saved::Input].staging().into();
-        let after_attention = &a[Saved::AfterAttention];
-        let ffn_normed = &a[Saved::FfnNormed];
-        let p = &mut batch.pass(rec, chunk);
-
-        let attn_output = (&a[Saved::AttnOutput], parts);
-        let norm = &w.post_attention_norm;
-        let parts = match &w.dense {
-            Some(dense) => {
-                let next = &w.ffn_norm;
-                norm_add::forward_then_norm(p, after_attention, ffn_normed, attn_output, norm, &stream, next);
-                self.dense_forward(p, batch, layer, dense, &a)
-            }
-            None => {
-                norm_add::forward(p, after_attention, attn_output, norm, &stream, 1.0);
-                0
-            }
-        };
-        let mut output = (&a[Saved::Down], parts);
+        p.over(chunk.range());
+        let (after_attention, norm) = (&a[Saved::AfterAttention], &w.post_attention_norm);
+        norm_add::forward(p, after_attention, &a[Saved::AttnOutput], norm, &a[Saved::Input], 1.0);
+        if let Some(dense) = &w.dense {
+            rms_norm::forward(p, &a[Saved::FfnNormed], after_attention, &w.ffn_norm);
+            self.dense_forward(p, batch, layer, dense, &a);
+        }
+        let mut output = &a[Saved::Down];
         if let (Some(experts), Some((acts, scratch))) = (&w.experts, batch.acts.experts(layer, chunk)) {
             experts.forward(p, batch, layer, after_attention, acts, scratch);
-            output = (experts.with_dense(p, output.0, acts, scratch), 0);
+            output = experts.with_dense(p, output, acts, scratch);
         }
+        let (next, scale) = (&batch.input(layer + 1, p.first), w.output_scale);
         let Some(branch) = &w.per_layer else {
-            return self.next_input(p, batch, layer, output, &w.post_ffw_norm, after_attention);
+            return norm_add::forward(p, next, output, &w.post_ffw_norm, after_attention, scale);
         };
-        norm_add::forward(p, &a[Saved::AfterFfn], output, &w.post_ffw_norm, after_attention, 1.0);
-        let parts = self.per_layer_branch(p, batch, layer, branch, &a);
-        let proj = (&a[Saved::Proj], parts);
-        self.next_input(p, batch, layer, proj, &branch.post_norm, &a[Saved::AfterFfn])
+        let after_ffn = &a[Saved::AfterFfn];
+        norm_add::forward(p, after_ffn, output, &w.post_ffw_norm, after_attention, 1.0);
+        self.per_layer_branch(p, batch, layer, branch, &a);
+        norm_add::forward(p, next, &a[Saved::Proj], &branch.post_norm, after_ffn, scale);
     }
 
-    /// The next layer's input, the scaled sum of the stream and of the norm of `x`; in forward, where one chunk of tokens follows, its norm
-    /// as well. Returns whether that is there.
-    fn next_input(
-        &self,
-        p: &mut Pass,
-        batch: &Batch,
-        layer: usize,
-        x: (&Act, u32),
-        norm: &Norm,
-        stream: &Act,
-    ) -> bool {
-        let (next, scale) = (batch.input(layer + 1, p.first), self.layers[layer].output_scale);
-        if let Some(above) = self.layers.get(layer + 1).filter(|_| batch.is_whole() && !batch.in_backward) {
-            let normed = &batch.layer(layer + 1, batch.all())[Saved::AttnNormed];
-            let norms = [norm, &above.attn_norm];
-            if norm_add::forward_kept_then_norm(p, [&next, normed], x, norms, stream, scale) {
-                return true;
-            }
-        }
-        norm_add::forward(p, &next, x, norm, stream, scale);
-        false
-    }
-
-    /// The dense feed-forward block, from its normed input to its output, which may be left in parts: returns their number. None are left
-    /// where experts add to it, as nothing packs it on the way then.
-    fn dense_forward(&self, p: &mut Pass, batch: &Batch, layer: usize, dense: &Dense, a: &LayerActs) -> u32 {
+    /// The dense feed-forward block, from its normed input to its output.
+    fn dense_forward(&self, p: &mut Pass, batch: &Batch, layer: usize, dense: &Dense, a: &LayerActs) {
         let lora = batch.lora(layer, Input::FfnNormed);
         linear::forward(p, &dense.gate_up(a), &a[Saved::FfnNormed], lora, &a[Saved::ZFfn]);
         let activation = self.config().layers[layer].activation;
         gated::forward(p, &a[Saved::Gated], &a[Saved::FfnGate], &a[Saved::FfnUp], activation);
         let lora = batch.lora(layer, Input::Gated);
-        linear::forward_in_parts(p, &dense.output(a), &a[Saved::Gated], lora, &a[Saved::ZDown])
+        linear::forward(p, &dense.output(a), &a[Saved::Gated], lora, &a[Saved::ZDown]);
     }
 
-    /// The per-layer branch: the stream decides how much of a token's embedding for this layer is added to it. Its output may be left in
-    /// parts: returns their number.
+    /// The per-layer branch: the stream decides how much of a token's embedding for this layer is added to it.
     fn per_layer_branch(
         &self,
         p: &mut Pass,
@@ -177,29 +125,27 @@ impl Model<'_> {
         layer: usize,
         branch: &PerLayerBranch,
         a: &LayerActs,
-    ) -> u32 {
+    ) {
         self.per_layer_input(p, batch, layer, a);
         let lora = batch.lora(layer, Input::AfterFfn);
         linear::forward(p, &branch.inp_gate(a), &a[Saved::AfterFfn], lora, &a[Saved::ZGate]);
         let activation = self.config().per_layer_activation;
         gated::forward(p, &a[Saved::GatedInput], &a[Saved::InpGate], &a[Saved::PerLayerInput], activation);
         let lora = batch.lora(layer, Input::PerLayer);
-        linear::forward_in_parts(p, &branch.proj(a), &a[Saved::GatedInput], lora, &a[Saved::ZProj])
+        linear::forward(p, &branch.proj(a), &a[Saved::GatedInput], lora, &a[Saved::ZProj]);
     }
 
-    /// `(√P·table[token] + norm(D^-½·model_proj·embedding))/√2` of one layer; the gate's buffer is scratch here.
+    /// `(√P·table[token] + norm(D^-½·model_proj·embedding))/√2` of one layer.
     fn per_layer_input(&self, p: &mut Pass, batch: &Batch, layer: usize, a: &LayerActs) {
         let (Some(global), Some(rows)) = (&self.per_layer, &batch.inputs.per_layer) else { return };
-        let projection_scale = (self.config().width as f64).sqrt().recip() as f32;
-        let (input, projected) = (&a[Saved::PerLayerInput], &a[Saved::InpGate]);
+        let (input, projected) = (&a[Saved::PerLayerInput], &a.projected_embeddings());
         if input.is_kept() {
             return;
         }
-        let (embeddings, matrix) = (batch.input(0, p.first), &global.model_proj[layer]);
-        let parts = linear::frozen_in_parts(p, projected, &embeddings, matrix, projection_scale);
+        let scale = (self.config().width as f64).sqrt().recip() as f32;
+        linear::frozen(p, projected, &batch.input(0, p.first), &global.model_proj[layer], scale);
         let table = Table { rows: &rows.table, ids: &rows.ids, first: p.first };
-        let (input, projected) = (input.rows(), (projected.rows(), parts));
-        per_layer::layer::forward(p.rec, input, projected, &global.proj_norm, table, layer, p.tokens);
+        per_layer::of_layer(p, input, projected, &global.proj_norm, table, layer);
     }
 
     /// Attention of layer `layer` over a micro-batch.

@@ -94,7 +94,7 @@ impl Head {
             let dlogits = cross_entropy::backward(p, &chunk, &verdicts, coefficients);
             linear::frozen_backward(p, &self.dnormed, &dlogits, model.head_matrix());
             rms_norm::backward(p, &self.dhidden, &self.dnormed, &self.hidden, &model.output_norm);
-            embedding::backward(p.rec, dstream, &inputs.loss_rows, first, self.dhidden.rows(), rows);
+            embedding::backward(p.rec.now(), dstream, &inputs.loss_rows, first, self.dhidden.rows(), rows);
         }
     }
 
@@ -111,10 +111,9 @@ impl Head {
         for chunk in rows.chunks(self.rows) {
             let ids = gpu.upload("logit rows", chunk)?;
             let mut rec = Recorder::new(gpu);
-            let p = &mut self.pass(&mut rec, chunk.len());
-            self.logits(p, model, acts, &ids, 0, acts.tokens);
+            self.logits(&mut self.pass(&mut rec, chunk.len()), model, acts, &ids, 0, acts.tokens);
             if let Some(softcap) = model.config().softcap {
-                cross_entropy::cap(p.rec, &self.logits, vocab, softcap, chunk.len());
+                cross_entropy::cap(&mut rec, &self.logits, vocab, softcap, chunk.len());
             }
             rec.submit()?;
             let padded = gpu.read::<f32>(&self.logits.buffer, chunk.len() * stride).await?;
@@ -134,13 +133,13 @@ impl Head {
         tokens: usize,
     ) {
         let stream = acts.input(model.layers.len(), 0, true).rows().as_weight(tokens);
-        embedding::forward(p.rec, self.hidden.rows(), rows, first, &stream, 0, 1.0, p.tokens);
+        embedding::forward(p.rec.now(), self.hidden.rows(), rows, first, &stream, 0, 1.0, p.tokens);
         rms_norm::forward(p, &self.normed, &self.hidden, &model.output_norm);
         linear::frozen(p, &self.logits.clone().into(), &self.normed, model.head_matrix(), 1.0);
     }
 
     fn pass<'p, 'g>(&'p self, rec: &'p mut Recorder<'g>, rows: usize) -> Pass<'p, 'g> {
-        Pass { rec, tokens: rows, first: 0, scratch: &self.scratch }
+        Pass::new(rec, rows, &self.scratch)
     }
 
     /// Destination of the verdicts of the chunk that starts at row `first`.

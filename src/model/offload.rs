@@ -14,6 +14,7 @@ use crate::base::formats::planes;
 use crate::base::{Base, Tensor};
 use crate::gpu::{Gpu, GpuError, Recorder, Submission, Upload};
 use crate::ops::linear::grouped::{ExpertWeight, expert_tiles};
+use crate::ops::pass::Pass;
 use crate::ops::{Tile, Weight, random};
 
 /// The experts that are in host memory.
@@ -151,6 +152,16 @@ impl Model<'_> {
         match &self.offload {
             Some(offload) => offload.fetch(rec, layer).await,
             None => Ok(()),
+        }
+    }
+
+    /// [`Model::fetch`] between two ops of a pass.
+    pub(super) async fn fetch_for(&self, p: &mut Pass<'_, '_>, layer: usize) -> Result<(), GpuError> {
+        match &self.offload {
+            Some(offload) if offload.layers.contains_key(&layer) => {
+                offload.fetch(p.rec.for_copies(), layer).await
+            }
+            _ => Ok(()),
         }
     }
 

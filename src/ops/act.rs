@@ -12,6 +12,7 @@ pub struct Act {
     stored: Stored,
     kept: bool,
     passing: bool,
+    summed: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -33,7 +34,7 @@ impl From<Rows> for Act {
 
 impl From<Stored> for Act {
     fn from(stored: Stored) -> Act {
-        Act { stored, kept: false, passing: false }
+        Act { stored, kept: false, passing: false, summed: false }
     }
 }
 
@@ -62,6 +63,11 @@ impl Act {
             }
             _ => self,
         }
+    }
+
+    /// Lets a product leave the values as partial sums: the op that reads them adds these up.
+    pub fn summed_by_reader(self) -> Act {
+        Act { summed: true, ..self }
     }
 
     /// Adds rows of f32, in memory that other activations share, to tiles; has no effect on rows of f32.
@@ -178,9 +184,22 @@ impl Act {
         }
     }
 
-    /// Whether the op that reads the values first packs them.
-    pub(in crate::ops) fn is_packed_by_reader(&self) -> bool {
-        self.fresh().is_some()
+    /// Whether the op that reads the values adds up their partial sums.
+    pub(in crate::ops) fn is_summed_by_reader(&self) -> bool {
+        self.summed
+    }
+
+    /// Whether the values of both begin at one place.
+    pub(in crate::ops) fn shares_memory(&self, other: &Act) -> bool {
+        self.place() == other.place()
+    }
+
+    /// The buffer that holds the values, and the byte where they begin.
+    fn place(&self) -> (wgpu::Buffer, u64) {
+        match &self.stored {
+            Stored::F32(rows) => rows.place(),
+            Stored::Tiled { tiles, .. } | Stored::Both { tiles, .. } => tiles.place(0),
+        }
     }
 
     /// Packs `count` rows, where the op that reads them should have.

@@ -1,15 +1,18 @@
 //! [`Pass`]: the state that all ops of a training pass share.
 
+use std::ops::Range;
+
 use crate::gpu::{Gpu, GpuError, Recorder};
 use crate::ops::Rows;
 use crate::ops::attention::coop16_backward;
 use crate::ops::linear::cuda::Panels;
 use crate::ops::pack::{Packed, packed_bytes};
+use crate::ops::pending::Commands;
 
 /// One pass over some tokens of a micro-batch: where its commands go, and the scratch that its ops share.
 pub struct Pass<'p, 'g> {
     /// Records the commands of ops.
-    pub rec: &'p mut Recorder<'g>,
+    pub rec: Commands<'p, 'g>,
     /// Tokens `T`: those of the micro-batch, or of a chunk.
     pub tokens: usize,
     /// The token of the first row, which dropout counts from.
@@ -18,7 +21,7 @@ pub struct Pass<'p, 'g> {
     pub scratch: &'p Scratch,
 }
 
-/// Scratch memory of ops; its contents do not outlive an op, but for what [`crate::ops::linear`] says.
+/// Scratch memory of ops; its contents do not outlive an op.
 pub struct Scratch {
     /// `u = dy·B` `[T, Σ R]`.
     pub u: Rows,
@@ -97,7 +100,17 @@ impl Operands {
     }
 }
 
-impl Pass<'_, '_> {
+impl<'p, 'g> Pass<'p, 'g> {
+    /// A pass over the first `tokens` tokens.
+    pub fn new(rec: &'p mut Recorder<'g>, tokens: usize, scratch: &'p Scratch) -> Pass<'p, 'g> {
+        Pass { rec: Commands::new(rec), tokens, first: 0, scratch }
+    }
+
+    /// Continues with these tokens.
+    pub fn over(&mut self, tokens: Range<usize>) {
+        (self.first, self.tokens) = (tokens.start, tokens.len());
+    }
+
     /// The operands' scratch laid out for this pass, where products run on 16×16 matrices.
     pub(in crate::ops) fn operands(&self) -> Option<Operands> {
         self.scratch.operands.as_ref().map(|operands| operands.for_rows(self.tokens))

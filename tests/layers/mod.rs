@@ -195,7 +195,6 @@ const LONGER: &[(&str, &str)] = &[
     ("src/families/uniform/mod.rs", "config"),
     ("src/gpu/mod.rs", "open_untested"),
     ("src/memory/arena.rs", "new"),
-    ("src/model/backward.rs", "per_layer_branch_backward"),
     ("src/model/decode/pass.rs", "feed_forward"),
     ("src/model/load.rs", "layer"),
     ("src/model/trainable.rs", "new"),

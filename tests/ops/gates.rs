@@ -41,7 +41,7 @@ pub fn output_gates(gpu: &Gpu) -> Outcome {
         let dboth = Block::output(gpu, (0, 0), 2 * width, tokens);
         let act = |block: &Block| block.rows.clone().into();
         run(gpu, |rec| {
-            let p = &mut Pass { rec, tokens, first: 0, scratch: &scratch };
+            let p = &mut Pass::new(rec, tokens, &scratch);
             output_gate::split(p, &act(&queries), &act(&both), heads);
             output_gate::forward(p, &act(&y), &act(&x), &act(&both), heads);
             let gradients = [&act(&dx), &act(&dboth)];
@@ -102,7 +102,7 @@ pub fn shared_experts(gpu: &Gpu) -> Outcome {
         let dscores = Block::output(gpu, (0, 0), 1, tokens);
         let act = |block: &Block| block.rows.clone().into();
         run(gpu, |rec| {
-            let p = &mut Pass { rec, tokens, first: 0, scratch: &scratch };
+            let p = &mut Pass::new(rec, tokens, &scratch);
             shared::forward(p, &act(&y), &act(&routed), &act(&x), &act(&scores));
             shared::backward_scores(p, &act(&dscores), &act(&dy), &act(&x), &act(&scores));
             shared::backward(p, &act(&dx), &act(&dy), &act(&scores));

@@ -13,8 +13,8 @@ use rullama_train::ops::gated::coop16 as coop_gated;
 use rullama_train::ops::norm_add::coop16 as coop_residual;
 use rullama_train::ops::norm_add::coop16::Then;
 use rullama_train::ops::pack::Packed;
-use rullama_train::ops::rms_norm::coop16 as coop_norm;
-use rullama_train::ops::rms_norm::{Norm, Through};
+use rullama_train::ops::rms_norm::Norm;
+use rullama_train::ops::rms_norm::coop16::{self as coop_norm, Through};
 use rullama_train::ops::row_status::Verdicts;
 use rullama_train::reference;
 

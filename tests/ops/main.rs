@@ -24,6 +24,7 @@ mod half_readers;
 mod linear;
 mod lora;
 mod matvec;
+mod pending;
 mod random;
 mod rms_norm;
 mod selftest;
@@ -79,7 +80,7 @@ const ALL: &[GgmlType] = &GgmlType::SUPPORTED;
 const COMMON: &[GgmlType] = &[GgmlType::F32, F16, Q5_0, Q8_0, Q4_K, Q6_K];
 const OTHERS: &[GgmlType] = &[BF16, Q4_0, Q4_1, Q5_1, Q2_K, Q3_K, Q5_K, IQ4_NL, IQ4_XS, MXFP4];
 
-const CASES: [Case; 124] = [
+const CASES: [Case; 127] = [
     case("adamw", "ten steps of adamw and sgd, with clipping", F32, adamw::ten_steps),
     case("adamw", "gradients that are not finite", F32, adamw::non_finite),
     case("argmax", "the likeliest token", F32, decoding::likeliest),
@@ -165,6 +166,10 @@ const CASES: [Case; 124] = [
     case("linear", "a way that computes wrongly is not chosen", PLAIN, tiles::wrong),
     case("linear", "gradients in parts", COOP16, sums::backward),
     case("linear", "gradients in parts, split", COOP16, |gpu| split(gpu, sums::backward)),
+    case("linear", "partial sums that are left to a reader", COOP16, pending::products),
+    case("linear", "partial sums that are left to a reader, split", COOP16, |gpu| {
+        split(gpu, pending::products)
+    }),
     case("linear", "results in parts", COOP16, sums::forward),
     case("linear", "results in parts, split", COOP16, |gpu| split(gpu, sums::forward)),
     case("linear", "readers of kernels on matrices of 16×16", &[Variant::F16], half_readers::values),
@@ -213,6 +218,7 @@ const CASES: [Case; 124] = [
     case("matvec", "the stream behind a block", F32, decoding::ended_products),
     case("matvec", "experts in short passes", F32, experts::products::short),
     case("norm_add", "forward", PACKED, half::residuals),
+    case("norm_add", "waiting for the next norm", PACKED, pending::norms),
     case("output_gate", "forward and backward", F32, gates::output_gates),
     case("per_layer", "inputs of all layers", F32, decoding::per_layer_inputs),
     case("per_layer", "inputs of one layer", EXACT, decoding::inputs_of_a_layer),

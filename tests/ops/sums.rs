@@ -10,7 +10,8 @@ use rullama_train::ops::linear::coop16;
 use rullama_train::ops::norm_add::coop16::{self as norm_add, Then};
 use rullama_train::ops::pack::Packed;
 use rullama_train::ops::partial_sums::{Unsummed, add_up};
-use rullama_train::ops::rms_norm::{Norm, Through, coop16 as rms_norm};
+use rullama_train::ops::rms_norm::Norm;
+use rullama_train::ops::rms_norm::coop16::{self as rms_norm, Through};
 use rullama_train::reference;
 
 use super::check::{Block, Check, Outcome, run, scaled, sum, values, wide};

@@ -231,7 +231,7 @@ impl<'a> Decoder<'a> {
         let score = |p: &mut Pass, scores: &[Projection], x: &Act| {
             let (x, z) = (x.rows().all(), acts.z.rows());
             if let Some(g) = group {
-                tiled::forward(p.rec, z.all(), x, &g.a.as_weight(), 1.0, None, rows);
+                tiled::forward(p.rec.now(), z.all(), x, &g.a.as_weight(), 1.0, None, rows);
             }
             for (i, (_, matrix, y)) in scores.iter().enumerate() {
                 let y = y.rows().all();
@@ -242,11 +242,11 @@ impl<'a> Decoder<'a> {
                     scale: 1.0,
                 });
                 match term {
-                    None if short => matvec::forward(p.rec, y, x, 0, &[matrix], None, 1.0, None, rows),
-                    term => tiled::forward(p.rec, y, x, matrix, 1.0, term.as_ref(), rows),
+                    None if short => matvec::forward(p.rec.now(), y, x, 0, &[matrix], None, 1.0, None, rows),
+                    term => tiled::forward(p.rec.now(), y, x, matrix, 1.0, term.as_ref(), rows),
                 }
                 if let Some(bias) = &matrix.bias {
-                    bias::forward(p.rec, y, bias, matrix.rows, rows);
+                    bias::forward(p.rec.now(), y, bias, matrix.rows, rows);
                 }
             }
         };
@@ -314,7 +314,7 @@ impl<'a> Decoder<'a> {
 
     /// A pass over `rows` tokens with the ops of training.
     pub(super) fn long<'p>(&'p self, rec: &'p mut Recorder<'a>, rows: usize) -> Pass<'p, 'a> {
-        Pass { rec, tokens: rows, first: 0, scratch: &self.w.scratch }
+        Pass::new(rec, rows, &self.w.scratch)
     }
 
     /// Logits of row `row` of the pass, and the result that the host reads.

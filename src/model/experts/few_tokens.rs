@@ -30,26 +30,26 @@ impl Experts {
         let x = Source::Tokens(scratch.normed.rows().all());
         let project = |p: &mut Pass, z: &Rows, x: Source, lora: Option<ExpertLora>| {
             let Some(lora) = lora else { return };
-            grouped_matvec::each(p.rec, z.all(), x, &lora.a_weight(groups), None, groups, tokens);
+            grouped_matvec::each(p.rec.now(), z.all(), x, &lora.a_weight(groups), None, groups, tokens);
         };
         project(p, &acts.z_gate_up, x, loras.gate_up);
         for (i, w) in self.gate_up.iter().enumerate() {
             let term = loras.gate_up.map(|lora| lora.up(&acts.z_gate_up, i * f));
-            grouped_matvec::each(p.rec, acts.gate_up.from(i * f), x, w, term.as_ref(), groups, tokens);
+            grouped_matvec::each(p.rec.now(), acts.gate_up.from(i * f), x, w, term.as_ref(), groups, tokens);
         }
         let [gate_up_biases, down_biases] = &self.biases;
         if let Some(biases) = gate_up_biases {
-            biases.add_each(p.rec, &acts.gate_up, groups, tokens);
+            biases.add_each(p.rec.now(), &acts.gate_up, groups, tokens);
         }
         let gated = &scratch.wide.reshaped(f);
         let up = acts.gate_up.from(f);
-        cached_gated::forward(p.rec, gated, &acts.gate_up, up, None, self.activation, choices, None);
+        cached_gated::forward(p.rec.now(), gated, &acts.gate_up, up, None, self.activation, choices, None);
         project(p, &acts.z_down, Source::Rows(gated.all()), loras.down);
         let term = loras.down.map(|lora| lora.up(&acts.z_down, 0));
         let (y, x) = (acts.output.rows().all(), gated.all());
-        grouped_matvec::summed(p.rec, y, x, &self.down, term.as_ref(), &self.scales, groups, tokens);
+        grouped_matvec::summed(p.rec.now(), y, x, &self.down, term.as_ref(), &self.scales, groups, tokens);
         if let Some(biases) = down_biases {
-            biases.add_summed(p.rec, acts.output.rows(), &self.scales, groups, tokens);
+            biases.add_summed(p.rec.now(), acts.output.rows(), &self.scales, groups, tokens);
         }
     }
 }

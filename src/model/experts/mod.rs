@@ -153,7 +153,7 @@ impl Experts {
         let normed = &scratch.normed;
         let (d, f) = (self.router.cols, groups.experts.width);
         self.route(p, stream, acts, scratch, score);
-        groups.sort(p.rec, p.tokens);
+        groups.sort(p.rec.now(), p.tokens);
 
         let products = scratch.grouped(groups);
         rms_norm::forward(p, normed, stream, &self.input_norm);
@@ -165,7 +165,7 @@ impl Experts {
         }
         let [gate_up_biases, down_biases] = &self.biases;
         if let Some(biases) = gate_up_biases {
-            biases.add(p.rec, &acts.gate_up, groups, p.tokens);
+            biases.add(p.rec.now(), &acts.gate_up, groups, p.tokens);
         }
         let rows = scratch.operand_rows(f);
         let gated = gated_forward(p, products, acts, &rows, self.activation, loras.down);
@@ -174,10 +174,10 @@ impl Experts {
             let y = Columns { y: part.all(), first };
             products.forward(p, y, gated, &self.down, loras.down.map(|lora| (lora, &acts.z_down, 0)));
             let output = acts.output.rows().from(first);
-            combine::forward(p.rec, output, &part, &self.scales, groups, p.tokens);
+            combine::forward(p.rec.now(), output, &part, &self.scales, groups, p.tokens);
         }
         if let Some(biases) = down_biases {
-            biases.add_summed(p.rec, acts.output.rows(), &self.scales, groups, p.tokens);
+            biases.add_summed(p.rec.now(), acts.output.rows(), &self.scales, groups, p.tokens);
         }
     }
 
@@ -192,7 +192,7 @@ impl Experts {
     ) {
         rms_norm::forward(p, &scratch.normed, stream, &self.router_norm);
         score(p, &self.scores(&acts.shared_scores, &scratch.scores), &scratch.normed);
-        router::forward(p.rec, &acts.groups, scratch.scores.rows(), p.tokens);
+        router::forward(p.rec.now(), &acts.groups, scratch.scores.rows(), p.tokens);
     }
 
     /// Adds to `dstream` the gradient that comes from that of `acts.output`, held in `scratch.normed`, which is overwritten, and from that
@@ -211,16 +211,17 @@ impl Experts {
         let gradient = &scratch.normed;
         self.down_backward(p, acts, scratch, loras.down);
         self.gate_up_backward(p, stream, acts, scratch, loras.gate_up);
-        rms_norm::backward_add(p, dstream, (gradient, 0), stream, &self.input_norm, 1.0, None);
+        rms_norm::backward_add(p, dstream, gradient, stream, &self.input_norm, 1.0);
 
         let dscores = &scratch.scores;
-        router::backward(p.rec, dscores.rows(), &scratch.dweights, &acts.groups, p.tokens);
+        router::backward(p.rec.now(), dscores.rows(), &scratch.dweights, &acts.groups, p.tokens);
         rms_norm::forward(p, gradient, stream, &self.router_norm);
         // The products read the router's input before they write the gradient in its place.
         let gradients = self.scores(&scratch.dshared_scores, dscores);
         let lora = batch.lora(layer, Input::RouterNormed);
         linear::backward_rows(p, Some((gradient, false)), &gradients, gradient, lora, &acts.z);
-        rms_norm::backward_add(p, dstream, (gradient, 0), stream, &self.router_norm, 1.0, None);
+        rms_norm::backward_add(p, dstream, gradient, stream, &self.router_norm, 1.0);
+        p.rec.now(); // apart from the next norm
     }
 
     /// From the gradient of the experts' output in `scratch.normed` to that of gate and up, which is left in the operand of
@@ -244,7 +245,7 @@ impl Experts {
         let dy = products.gather(p, dy, d, lora.is_some());
         let to = Columns::all(dgated.all());
         if let Some(lora) = lora {
-            products.pack_thin(p.rec, u, lora.rank, dy, p.tokens);
+            products.pack_thin(p.rec.now(), u, lora.rank, dy, p.tokens);
         }
         let lora = lora.map(|lora| (lora, u));
         products.backward(p, to, dy, &self.down, lora, false);
@@ -254,17 +255,17 @@ impl Experts {
         match products.operand.tiles() {
             Some(tiles) => {
                 let out = (tiles, dweights);
-                grouped_gated_coop16::backward(p.rec, out, inputs, self.activation, groups, p.tokens);
+                grouped_gated_coop16::backward(p.rec.now(), out, inputs, self.activation, groups, p.tokens);
             }
             None => {
                 let dgate_up = scratch.operand_rows(2 * f);
                 let out = [&dgate_up, dweights];
-                grouped_gated::backward(p.rec, out, inputs, self.activation, groups, p.tokens);
+                grouped_gated::backward(p.rec.now(), out, inputs, self.activation, groups, p.tokens);
             }
         }
         if let [_, Some(biases)] = &self.biases {
             let inputs = [scratch.normed.rows(), &self.scales];
-            biases.backward(p.rec, dweights, inputs, groups, p.tokens);
+            biases.backward(p.rec.now(), dweights, inputs, groups, p.tokens);
         }
     }
 
@@ -280,16 +281,16 @@ impl Experts {
     ) {
         let groups = &acts.groups;
         let tokens = p.tokens;
-        grouped_gated::forward(p.rec, gated, &acts.gate_up, self.activation, groups, tokens);
+        grouped_gated::forward(p.rec.now(), gated, &acts.gate_up, self.activation, groups, tokens);
         let b = lora.b_weight(groups);
         let to = Columns::all(u.all());
-        grouped::backward(p.rec, to, dy, &b, lora.scale, None, groups, tokens, false);
+        grouped::backward(p.rec.now(), to, dy, &b, lora.scale, None, groups, tokens, false);
         let Some([da, db]) = lora.gradients else { return };
         let scales = Some(&self.scales);
         let z = Source::Rows(acts.z_down.all());
-        grouped_lora::gradient(p.rec, db, dy, z, None, lora.scale, scales, groups, tokens);
+        grouped_lora::gradient(p.rec.now(), db, dy, z, None, lora.scale, scales, groups, tokens);
         let (u, gated) = (Source::Rows(u.all()), Source::Rows(gated.all()));
-        grouped_lora::gradient(p.rec, da, u, gated, lora.mask, 1.0, scales, groups, tokens);
+        grouped_lora::gradient(p.rec.now(), da, u, gated, lora.mask, 1.0, scales, groups, tokens);
     }
 
     /// From the gradient of gate and up in the operand of `scratch` to that of the experts' input, in `scratch.normed`.
@@ -314,7 +315,7 @@ impl Experts {
             products.project_back(p, u, dy, &acts.z_gate_up, lora);
             if let Some([da, _]) = lora.gradients {
                 let (u, x) = (Source::Rows(u.all()), Source::Tokens(gradient.rows().all()));
-                grouped_lora::gradient(p.rec, da, u, x, lora.mask, 1.0, None, groups, p.tokens);
+                grouped_lora::gradient(p.rec.now(), da, u, x, lora.mask, 1.0, None, groups, p.tokens);
             }
         }
         let lora = lora.map(|lora| (lora, u));
@@ -325,7 +326,7 @@ impl Experts {
                 products.backward(p, dx, dy.columns_from(i * f), w, lora, i > 0);
             }
             products.masked_back(p, dx, lora);
-            combine::backward(p.rec, gradient.rows().from(first), &part, groups, p.tokens);
+            combine::backward(p.rec.now(), gradient.rows().from(first), &part, groups, p.tokens);
         }
     }
 }
@@ -356,12 +357,12 @@ fn gated_forward<'a>(
 ) -> Operand<'a> {
     let groups = products.groups;
     if let Some(tiles) = products.operand.tiles() {
-        grouped_gated_coop16::forward(p.rec, tiles, &acts.gate_up, activation, groups, p.tokens);
+        grouped_gated_coop16::forward(p.rec.now(), tiles, &acts.gate_up, activation, groups, p.tokens);
         if lora.is_some_and(|lora| lora.mask.is_some()) {
-            grouped_gated::forward(p.rec, rows, &acts.gate_up, activation, groups, p.tokens);
+            grouped_gated::forward(p.rec.now(), rows, &acts.gate_up, activation, groups, p.tokens);
         }
     } else {
-        grouped_gated::forward(p.rec, rows, &acts.gate_up, activation, groups, p.tokens);
+        grouped_gated::forward(p.rec.now(), rows, &acts.gate_up, activation, groups, p.tokens);
     }
     products.operand(rows)
 }

@@ -61,10 +61,10 @@ pub fn forward(p: &mut Pass, shape: &Attention, out: &Act, lse: &Act, [q, k, v]:
     }
     let lse = lse.rows();
     if let Some(operands) = coop16::Operands::of(q, k, v) {
-        return coop16::forward(p.rec, shape, out, lse, operands);
+        return coop16::forward(p.rec.now(), shape, out, lse, operands);
     }
-    shape.forward(p.rec, &out.staging(), lse, q.rows(), k.rows(), v.rows());
-    out.store(p.rec, p.tokens);
+    shape.forward(p.rec.now(), &out.staging(), lse, q.rows(), k.rows(), v.rows());
+    out.store(p.rec.now(), p.tokens);
 }
 
 /// `dq` (overwritten), `dk` and `dv` (added to) from `dout`, which is scratch afterwards.
@@ -82,12 +82,12 @@ pub fn backward(
     let scratch = p.scratch;
     let dheads = &scratch.dheads;
     if let (Some(coop16), Some(operands)) = (&scratch.attention, coop16::Operands::of(q, k, v)) {
-        return coop16.backward(p.rec, shape, gradients, dheads, dout, operands, out, lse);
+        return coop16.backward(p.rec.now(), shape, gradients, dheads, dout, operands, out, lse);
     }
-    let out = out.f32(p.rec, p.tokens);
+    let out = out.f32(p.rec.now(), p.tokens);
     let delta = &scratch.delta.reshaped(2 * shape.heads);
     let qkv = [q.rows(), k.rows(), v.rows()];
-    shape.backward(p.rec, gradients, [delta, dheads], dout, qkv, &out, lse);
+    shape.backward(p.rec.now(), gradients, [delta, dheads], dout, qkv, &out, lse);
 }
 
 /// The shader of a variant; helpers such as `delta` are shared.

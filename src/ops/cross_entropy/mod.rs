@@ -24,11 +24,11 @@ struct Params {
 /// Losses and row status; the logits are lost.
 pub fn forward(p: &mut Pass, chunk: &Chunk, verdicts: &Verdicts) {
     if p.operands().is_some() && coop16::supports(chunk.vocab) {
-        coop16::forward(p.rec, chunk, verdicts);
+        coop16::forward(p.rec.now(), chunk, verdicts);
     } else {
         // The row status comes first: the softcap hides what is not finite.
-        row_status::rows(p.rec, chunk, verdicts);
-        chunk.forward(p.rec);
+        row_status::rows(p.rec.now(), chunk, verdicts);
+        chunk.forward(p.rec.now());
     }
 }
 
@@ -36,12 +36,12 @@ pub fn forward(p: &mut Pass, chunk: &Chunk, verdicts: &Verdicts) {
 pub fn backward(p: &mut Pass, chunk: &Chunk, verdicts: &Verdicts, coefficients: &wgpu::Buffer) -> Act {
     let operands = p.operands();
     if let Some(dlogits) = operands.as_ref().map(|o| &o.dy).filter(|_| coop16::supports(chunk.vocab)) {
-        coop16::backward(p.rec, chunk, verdicts, dlogits, coefficients);
+        coop16::backward(p.rec.now(), chunk, verdicts, dlogits, coefficients);
         return Act::tiled(dlogits.clone(), None);
     }
     // The row status comes first: the softcap hides what is not finite.
-    row_status::rows(p.rec, chunk, verdicts);
-    chunk.backward(p.rec, coefficients);
+    row_status::rows(p.rec.now(), chunk, verdicts);
+    chunk.backward(p.rec.now(), coefficients);
     chunk.logits.clone().into()
 }
 

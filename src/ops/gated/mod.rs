@@ -13,24 +13,24 @@ use crate::ops::pass::Pass;
 /// `y = activation(gate)·up`, `[T, F]` each. Gate and up that are stored as tiles are rounded first, so that backward reads what forward did.
 pub fn forward(p: &mut Pass, y: &Act, gate: &Act, up: &Act, activation: Activation) {
     match y.tiles() {
-        Some(tiles) => coop16::forward(p.rec, tiles, gate, up, activation, p.tokens),
-        None => plain::forward(p.rec, y.rows(), gate.rows(), up.rows(), activation, p.tokens),
+        Some(tiles) => coop16::forward(p.rec.now(), tiles, gate, up, activation, p.tokens),
+        None => plain::forward(p.rec.now(), y.rows(), gate.rows(), up.rows(), activation, p.tokens),
     }
 }
 
-/// `dgate`, and `dup` if a gradient is needed. With `parts`, `dy` is the sum of so many parts in the device's scratch: see
-/// [`crate::ops::linear::backward_in_parts`].
+/// `dgate`, and `dup` if a gradient is needed.
 pub fn backward(
     p: &mut Pass,
     dgate: &Act,
     dup: Option<&Act>,
-    (dy, parts): (&Act, u32),
+    dy: &Act,
     gate: &Act,
     up: &Act,
     activation: Activation,
 ) {
+    let dy = (dy.rows(), p.rec.take_parts(dy, p.tokens));
     let (dgate, dup) = (dgate.rows(), dup.map(Act::rows));
-    plain::backward(p.rec, dgate, dup, (dy.rows(), parts), gate.rows(), up.rows(), activation, p.tokens);
+    plain::backward(p.rec.now(), dgate, dup, dy, gate.rows(), up.rows(), activation, p.tokens);
 }
 
 /// The gradients of gate and up: in their place where they are stored as tiles, else in `places`.
@@ -42,11 +42,11 @@ pub fn backward_in_place<'a>(
     activation: Activation,
 ) -> [&'a Act; 2] {
     if let (Some(gate_tiles), Some(up_tiles)) = (gate.tiles(), up.tiles()) {
-        coop16::backward(p.rec, [gate_tiles, up_tiles], dy.rows(), activation, p.tokens);
+        coop16::backward(p.rec.now(), [gate_tiles, up_tiles], dy.rows(), activation, p.tokens);
         return [gate, up];
     }
     let [dgate, dup] = places;
-    backward(p, dgate, Some(dup), (dy, 0), gate, up, activation);
+    backward(p, dgate, Some(dup), dy, gate, up, activation);
     places
 }
 

@@ -5,8 +5,8 @@ use super::kernels::{bind_rotation, kinds, pairs4, sizes, workgroups};
 use crate::gpu::{Kernel, Recorder};
 use crate::ops::Rows;
 use crate::ops::act::Act;
+use crate::ops::norm::Norm;
 use crate::ops::pack::Packed;
-use crate::ops::rms_norm::Norm;
 
 /// Twin of `Params` in shaders/heads/coop16_backward.wgsl.
 #[repr(C)]

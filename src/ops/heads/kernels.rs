@@ -2,7 +2,7 @@
 
 use super::Rotation;
 use crate::gpu::{Binding, Recorder, grid};
-use crate::ops::rms_norm::Norm;
+use crate::ops::norm::Norm;
 
 /// Threads per head of a token.
 const THREADS: usize = 16;

@@ -16,11 +16,11 @@ pub type Rotation<'a> = (&'a wgpu::Buffer, &'a Table);
 pub fn forward(p: &mut Pass, y: &Act, x: &Act, norm: &Norm, rotary: Option<Rotation>, heads: usize) {
     let tokens = p.tokens;
     if let Some(tiles) = y.tiles() {
-        return coop16::forward(p.rec, tiles, x, norm, rotary, heads, tokens);
+        return coop16::forward(p.rec.now(), tiles, x, norm, rotary, heads, tokens);
     }
-    plain::forward(p.rec, y.rows(), x.rows(), norm, None, 1.0, tokens * heads);
+    plain::forward(p.rec.now(), y.rows(), x.rows(), norm, None, 1.0, tokens * heads);
     if let Some((positions, table)) = rotary {
-        rope::forward(p.rec, y.rows(), positions, table, heads, tokens);
+        rope::forward(p.rec.now(), y.rows(), positions, table, heads, tokens);
     }
 }
 
@@ -34,7 +34,7 @@ pub fn forward_both(
     heads: usize,
 ) {
     if let [Some(keys), Some(values)] = y.map(Act::tiles) {
-        return coop16::forward_both(p.rec, [keys, values], x, norms, rotary, heads, p.tokens);
+        return coop16::forward_both(p.rec.now(), [keys, values], x, norms, rotary, heads, p.tokens);
     }
     forward(p, y[0], x[0], norms[0], rotary, heads);
     forward(p, y[1], x[1], norms[1], None, heads);
@@ -52,12 +52,12 @@ pub fn backward(
 ) {
     let tokens = p.tokens;
     if let Some(tiles) = dx.tiles() {
-        return coop16_backward::backward(p.rec, tiles, dy.rows(), x, norm, rotary, heads, tokens);
+        return coop16_backward::backward(p.rec.now(), tiles, dy.rows(), x, norm, rotary, heads, tokens);
     }
     if let Some((positions, table)) = rotary {
-        rope::backward(p.rec, dy.rows(), positions, table, heads, tokens);
+        rope::backward(p.rec.now(), dy.rows(), positions, table, heads, tokens);
     }
-    plain::backward(p.rec, dx.rows(), dy.rows(), x.rows(), norm, tokens * heads, None);
+    plain::backward(p.rec.now(), dx.rows(), dy.rows(), x.rows(), norm, tokens * heads, None);
 }
 
 /// [`backward`] of keys and of values: see [`forward_both`].
@@ -72,7 +72,7 @@ pub fn backward_both(
 ) {
     if let [Some(keys), Some(values)] = dx.map(Act::tiles) {
         let (dx, dy) = ([keys, values], dy.map(Act::rows));
-        return coop16_backward::backward_both(p.rec, dx, dy, x, norms, rotary, heads, p.tokens);
+        return coop16_backward::backward_both(p.rec.now(), dx, dy, x, norms, rotary, heads, p.tokens);
     }
     backward(p, dx[0], dy[0], x[0], norms[0], rotary, heads);
     backward(p, dx[1], dy[1], x[1], norms[1], None, heads);
@@ -80,5 +80,5 @@ pub fn backward_both(
 
 /// Adds the gradient of `x` from `dy` to `dx`, of heads without rotary embedding.
 pub fn backward_add(p: &mut Pass, dx: &Act, dy: &Act, x: &Act, norm: &Norm, heads: usize) {
-    plain::backward(p.rec, dx.rows(), dy.rows(), x.rows(), norm, p.tokens * heads, Some(1.0));
+    plain::backward(p.rec.now(), dx.rows(), dy.rows(), x.rows(), norm, p.tokens * heads, Some(1.0));
 }

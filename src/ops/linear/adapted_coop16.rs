@@ -12,8 +12,7 @@ use crate::ops::pack::Packed;
 use crate::ops::partial_sums::Unsummed;
 use crate::ops::pass::{Operands, Pass};
 
-/// See [`super::forward`]. The input's tiles are packed once, and `z` is left packed for the products. With `in_parts`, the one output may be
-/// left in parts: returns their number, or 0.
+/// See [`super::forward`]. The input's tiles are packed once, and `z` is left packed for the products.
 pub fn forward(
     p: &mut Pass,
     scratch: &Operands,
@@ -21,27 +20,26 @@ pub fn forward(
     x: &Act,
     lora: Option<Lora>,
     z: &Act,
-    in_parts: bool,
-) -> u32 {
+) {
     let rows = p.tokens;
     let cols = outputs[0].1.cols;
     let mut packed = None;
     if let Some(lora) = lora {
         let input = adapter_input(p, lora, x);
-        let tiles = operand(p.rec, &scratch.x, &input, cols, rows);
-        project(p.rec, z.rows().all(), tiles, &lora.group.a.value, rows, &scratch.thin);
+        let tiles = operand(p.rec.now(), &scratch.x, &input, cols, rows);
+        project(p.rec.now(), z.rows().all(), tiles, &lora.group.a.value, rows, &scratch.thin);
         // Under a mask the products read another input than the adapter.
         packed = lora.mask.is_none().then(|| tiles.clone());
     }
     let outputs: Vec<&Projection> = outputs.iter().filter(|(_, _, y)| !y.is_kept()).collect();
     if outputs.is_empty() {
-        return 0;
+        return;
     }
-    let x = packed.unwrap_or_else(|| operand(p.rec, &scratch.x, x, cols, rows).clone());
+    let x = packed.unwrap_or_else(|| operand(p.rec.now(), &scratch.x, x, cols, rows).clone());
     if let Some(lora) = lora.filter(|lora| lora.mask.is_some()) {
-        scratch.thin.pack_alike(p.rec, z.rows().all(), lora.group.a.value.rows, rows, &x);
+        scratch.thin.pack_alike(p.rec.now(), z.rows().all(), lora.group.a.value.rows, rows, &x);
     }
-    let mut unsummed = unsummed(&outputs, rows).filter(|_| in_parts);
+    let mut unsummed = unsummed(&outputs, rows);
     for (module, weight, y) in &outputs {
         let term = lora.and_then(|lora| {
             let member = lora.group.member(*module)?;
@@ -55,19 +53,19 @@ pub fn forward(
             })
         });
         let (y, term, unsummed) = (y.staging(), term.as_ref(), unsummed.as_mut());
-        matrices::forward(p.rec, scratch, y.all(), &x, weight, 1.0, term, rows, unsummed);
+        matrices::forward(p.rec.now(), scratch, y.all(), &x, weight, 1.0, term, rows, unsummed);
     }
     outputs.iter().for_each(|(_, weight, y)| finish(p, weight, y));
-    unsummed.map_or(0, |unsummed| unsummed.count)
+    p.rec.leave_parts(outputs[0].2, rows, unsummed, false);
 }
 
-/// Room for the parts of the one output, where only the op that packs it reads it.
+/// Room for the partial sums of the only output, where its reader adds them up.
 fn unsummed(outputs: &[&Projection], rows: usize) -> Option<Unsummed> {
     let [(_, weight, y)] = outputs else { return None };
-    if weight.bias.is_none() && y.is_packed_by_reader() { Unsummed::of(weight, rows) } else { None }
+    if weight.bias.is_none() && y.is_summed_by_reader() { Unsummed::of(weight, rows) } else { None }
 }
 
-/// See [`super::backward`]. With `in_parts`, the gradient of `x` may be left in parts: returns their number, or 0.
+/// See [`super::backward`].
 pub fn backward(
     p: &mut Pass,
     scratch: &Operands,
@@ -76,27 +74,22 @@ pub fn backward(
     x: &Act,
     lora: Option<Lora>,
     z: &Act,
-    in_parts: bool,
-) -> u32 {
+) {
     let input = lora.map(|lora| adapter_input(p, lora, x));
     let input = lora.zip(input.as_ref());
-    let input = input.map(|(lora, x)| operand(p.rec, &scratch.x, x, lora.group.a.value.cols, p.tokens));
+    let input = input.map(|(lora, x)| operand(p.rec.now(), &scratch.x, x, lora.group.a.value.cols, p.tokens));
     // The gradient of A needs u of every member.
     let last =
         gradients.iter().rposition(|(module, ..)| lora.is_some_and(|l| l.group.member(*module).is_some()));
     // Gradients that are not stored as tiles are packed into the same scratch, one after the other.
     let tiled = gradients.iter().all(|(.., dy)| dy.tiles().is_some());
-    let masked = lora.is_some_and(|lora| lora.mask.is_some());
-    let in_parts = in_parts && tiled && !masked && !any_in_cuda(p.rec, scratch, gradients, p.tokens);
-    let mut unsummed = dx.filter(|_| in_parts).and_then(|(dx, _)| {
-        let products = gradients.iter().map(|(_, weight, _)| weight.tiles.len()).sum();
-        Unsummed::new(p.tokens, dx.rows().stride, products)
-    });
+    let dx_parts = dx.filter(|(dx, _)| tiled && dx.is_summed_by_reader());
+    let mut unsummed = dx_parts.and_then(|(dx, _)| unsummed_gradient(p, scratch, dx, gradients, lora));
     let mut first = 0;
     for some in gradients.chunks(if tiled { gradients.len().max(1) } else { 1 }) {
         let dys: Vec<&Packed> = some
             .iter()
-            .map(|(_, weight, dy)| operand(p.rec, &scratch.dy, dy, weight.rows, p.tokens))
+            .map(|(_, weight, dy)| operand(p.rec.now(), &scratch.dy, dy, weight.rows, p.tokens))
             .collect();
         let a = input.filter(|_| last.is_some_and(|last| (first..first + some.len()).contains(&last)));
         let mut beside = lora.and_then(|lora| adapter_backward(p, &scratch.thin, lora, some, &dys, z, a));
@@ -106,17 +99,47 @@ pub fn backward(
             let term = lora.and_then(|lora| term_backward(lora, *module, &scratch.thin));
             let (term, unsummed, beside) = (term.as_ref(), unsummed.as_mut(), beside.take());
             let rows = p.tokens;
-            matrices::backward(p.rec, scratch, dx, dy, weight, 1.0, term, rows, accumulate, unsummed, beside);
+            matrices::backward(
+                p.rec.now(),
+                scratch,
+                dx,
+                dy,
+                weight,
+                1.0,
+                term,
+                rows,
+                accumulate,
+                unsummed,
+                beside,
+            );
         }
         if let Some(beside) = beside {
-            beside.dispatch(p.rec);
+            beside.dispatch(p.rec.now());
         }
         first += some.len();
     }
     if let (Some(lora), Some((dx, _))) = (lora, dx) {
         masked_backward(p, dx.rows(), lora);
     }
-    unsummed.map_or(0, |unsummed| unsummed.count)
+    if let Some((dx, accumulate)) = dx {
+        p.rec.leave_parts(dx, p.tokens, unsummed, accumulate);
+    }
+}
+
+/// Room for the partial sums of the gradient of an input, where nothing but kernels that leave them computes it.
+fn unsummed_gradient(
+    p: &mut Pass,
+    scratch: &Operands,
+    dx: &Act,
+    gradients: &[Projection],
+    lora: Option<Lora>,
+) -> Option<Unsummed> {
+    let masked = lora.is_some_and(|lora| lora.mask.is_some());
+    if masked || any_in_cuda(p.rec.now(), scratch, gradients, p.tokens) {
+        return None;
+    }
+    let products = gradients.iter().map(|(_, weight, _)| weight.tiles.len()).sum();
+    Unsummed::new(p.tokens, dx.rows().stride, products)
 }
 
 /// Whether the gradient of an input is a product of CUDA's for any of the matrices.
@@ -156,7 +179,7 @@ fn adapter_backward<'a, 'p: 'a>(
     let members: Vec<Member> =
         adapted.iter().map(|(dy, m)| Member { dy, b: &m.b.value, offset: m.offset }).collect();
     for pair in members.chunks(2) {
-        project_back(p.rec, scratch.u.all(), pair, lora.scale, p.tokens, thin);
+        project_back(p.rec.now(), scratch.u.all(), pair, lora.scale, p.tokens, thin);
     }
     let of_b: Vec<Gradient> = adapted
         .iter()
@@ -165,10 +188,10 @@ fn adapter_backward<'a, 'p: 'a>(
     let of_a = input.map(|x| Gradient { matrix: &lora.group.a.grad, wide: x, thin: scratch.u.all() });
     let mut some: Vec<&[Gradient]> = of_b.chunks(MOST).collect();
     let last = some.pop()?;
-    some.into_iter().for_each(|b| adapter_gradients(p.rec, b, None, lora.scale, p.tokens));
+    some.into_iter().for_each(|b| adapter_gradients(p.rec.now(), b, None, lora.scale, p.tokens));
     if p.tokens <= FEW {
         return Some(Beside::new(last, of_a, lora.scale, p.tokens));
     }
-    adapter_gradients(p.rec, last, of_a, lora.scale, p.tokens);
+    adapter_gradients(p.rec.now(), last, of_a, lora.scale, p.tokens);
     None
 }

@@ -11,7 +11,7 @@ pub fn forward(p: &mut Pass, outputs: &[Projection], x: &Act, lora: Option<Lora>
     if let Some(lora) = lora {
         let input = adapter_input(p, lora, x);
         let a = lora.group.a.value.as_weight();
-        tiled::forward(p.rec, z.rows().all(), input.rows().all(), &a, 1.0, None, p.tokens);
+        tiled::forward(p.rec.now(), z.rows().all(), input.rows().all(), &a, 1.0, None, p.tokens);
     }
     for (module, weight, y) in outputs.iter().filter(|(_, _, y)| !y.is_kept()) {
         let term = lora.and_then(|lora| {
@@ -20,7 +20,7 @@ pub fn forward(p: &mut Pass, outputs: &[Projection], x: &Act, lora: Option<Lora>
             Some(LowRank { z, matrix: &member.b.value, rank: lora.rank, scale: lora.scale })
         });
         let rows = y.staging();
-        tiled::forward(p.rec, rows.all(), x.rows().all(), weight, 1.0, term.as_ref(), p.tokens);
+        tiled::forward(p.rec.now(), rows.all(), x.rows().all(), weight, 1.0, term.as_ref(), p.tokens);
         finish(p, weight, y);
     }
 }
@@ -47,7 +47,7 @@ pub fn backward(
         let is_last = i + 1 == gradients.len();
         let term = fused.as_ref().filter(|_| is_last);
         let accumulate = accumulate || i > 0;
-        tiled::backward(p.rec, dx.all(), dy.rows().all(), weight, 1.0, term, p.tokens, accumulate);
+        tiled::backward(p.rec.now(), dx.all(), dy.rows().all(), weight, 1.0, term, p.tokens, accumulate);
     }
     if let Some(lora) = lora {
         masked_backward(p, dx, lora);
@@ -60,11 +60,11 @@ fn adapter_gradients(p: &mut Pass, gradients: &[Projection], x: &Act, lora: Lora
         let Some(member) = lora.group.member(*module) else { continue };
         let dy = dy.rows();
         let z = z.rows().from(member.offset);
-        lora::gradient(p.rec, &member.b.grad, dy.all(), z, lora.scale, p.tokens);
+        lora::gradient(p.rec.now(), &member.b.grad, dy.all(), z, lora.scale, p.tokens);
         let b = member.b.value.as_weight();
         let u = u.from(member.offset);
-        tiled::backward(p.rec, u, dy.all(), &b, lora.scale, None, p.tokens, false);
+        tiled::backward(p.rec.now(), u, dy.all(), &b, lora.scale, None, p.tokens, false);
     }
     let input = adapter_input(p, lora, x);
-    lora::gradient(p.rec, &lora.group.a.grad, u.all(), input.rows().all(), 1.0, p.tokens);
+    lora::gradient(p.rec.now(), &lora.group.a.grad, u.all(), input.rows().all(), 1.0, p.tokens);
 }

@@ -94,9 +94,9 @@ impl<'a> Grouped<'a> {
         let of_tokens = !adapted && self.panels(p).is_some();
         match (self.operand.tiles(), x) {
             (Some(tiles), Source::Tokens(x)) if of_tokens => {
-                tiles.for_rows(p.tokens).pack(p.rec, x, cols, p.tokens);
+                tiles.for_rows(p.tokens).pack(p.rec.now(), x, cols, p.tokens);
             }
-            (Some(tiles), _) => grouped_pack::pack(p.rec, tiles, x, cols, self.groups, p.tokens),
+            (Some(tiles), _) => grouped_pack::pack(p.rec.now(), tiles, x, cols, self.groups, p.tokens),
             (None, _) => {}
         }
         self.operand_of(x, of_tokens)
@@ -119,14 +119,14 @@ impl<'a> Grouped<'a> {
         let to = Columns::all(z.all());
         match (lora.mask, x.tiles) {
             (Some(mask), _) => {
-                grouped::forward_masked(p.rec, to, x.rows, &a, mask, self.groups, p.tokens);
+                grouped::forward_masked(p.rec.now(), to, x.rows, &a, mask, self.groups, p.tokens);
             }
-            (None, None) => grouped::forward(p.rec, to, x.rows, &a, 1.0, None, self.groups, p.tokens),
+            (None, None) => grouped::forward(p.rec.now(), to, x.rows, &a, 1.0, None, self.groups, p.tokens),
             (None, Some(x)) => {
-                grouped_coop16::forward(p.rec, to, x.tiles, &a, 1.0, None, self.groups, p.tokens);
+                grouped_coop16::forward(p.rec.now(), to, x.tiles, &a, 1.0, None, self.groups, p.tokens);
             }
         }
-        self.pack_thin(p.rec, z, lora.rank, x, p.tokens);
+        self.pack_thin(p.rec.now(), z, lora.rank, x, p.tokens);
     }
 
     /// `y = x·W_eᵀ + s·z·B_eᵀ`; `lora` is the adapter, its `z` and the first row of `B` that belongs to `w`.
@@ -140,7 +140,7 @@ impl<'a> Grouped<'a> {
     ) {
         let Some(input) = x.tiles else {
             let term = lora.map(|(lora, z, first_row)| lora.up(z, first_row));
-            return grouped::forward(p.rec, y, x.rows, w, 1.0, term.as_ref(), self.groups, p.tokens);
+            return grouped::forward(p.rec.now(), y, x.rows, w, 1.0, term.as_ref(), self.groups, p.tokens);
         };
         let term = lora.zip(self.thin).map(|((lora, _, first_row), z)| {
             let ExpertLora { b: matrix, rank, scale, .. } = lora;
@@ -149,9 +149,9 @@ impl<'a> Grouped<'a> {
         let (groups, tokens, term) = (self.groups, p.tokens, term.as_ref());
         match self.panels(p) {
             Some(panels) => {
-                cuda::grouped::forward(p.rec, panels, y, input, w, 1.0, term, groups, tokens);
+                cuda::grouped::forward(p.rec.now(), panels, y, input, w, 1.0, term, groups, tokens);
             }
-            None => grouped_coop16::forward(p.rec, y, input.tiles, w, 1.0, term, groups, tokens),
+            None => grouped_coop16::forward(p.rec.now(), y, input.tiles, w, 1.0, term, groups, tokens),
         }
     }
 
@@ -169,19 +169,19 @@ impl<'a> Grouped<'a> {
         let (groups, tokens, scale) = (self.groups, p.tokens, lora.scale);
         match dy.tiles {
             None => {
-                grouped::backward(p.rec, to, dy.rows, &b, scale, None, groups, tokens, false);
+                grouped::backward(p.rec.now(), to, dy.rows, &b, scale, None, groups, tokens, false);
                 if let Some([_, db]) = lora.gradients {
-                    grouped_lora::gradient(p.rec, db, dy.rows, z, None, scale, None, groups, tokens);
+                    grouped_lora::gradient(p.rec.now(), db, dy.rows, z, None, scale, None, groups, tokens);
                 }
             }
             Some(Input { tiles, .. }) => {
-                grouped_coop16::backward(p.rec, to, (tiles, 0), &b, scale, None, groups, tokens, false);
+                grouped_coop16::backward(p.rec.now(), to, (tiles, 0), &b, scale, None, groups, tokens, false);
                 if let Some([_, db]) = lora.gradients {
-                    grouped_lora::gradient_packed(p.rec, db, tiles, z, scale, groups, tokens);
+                    grouped_lora::gradient_packed(p.rec.now(), db, tiles, z, scale, groups, tokens);
                 }
             }
         }
-        self.pack_thin(p.rec, u, lora.rank, dy, tokens);
+        self.pack_thin(p.rec.now(), u, lora.rank, dy, tokens);
     }
 
     /// `dx (+)= dy·W_e + u·A_e`, where no mask stands between; [`Grouped::masked_back`] adds the adapter's part under a mask.
@@ -197,7 +197,17 @@ impl<'a> Grouped<'a> {
         let (groups, tokens) = (self.groups, p.tokens);
         let Some(input) = dy.tiles else {
             let term = lora.and_then(|(lora, u)| lora.back(u));
-            return grouped::backward(p.rec, dx, dy.rows, w, 1.0, term.as_ref(), groups, tokens, accumulate);
+            return grouped::backward(
+                p.rec.now(),
+                dx,
+                dy.rows,
+                w,
+                1.0,
+                term.as_ref(),
+                groups,
+                tokens,
+                accumulate,
+            );
         };
         let unmasked = lora.filter(|(lora, _)| lora.mask.is_none());
         let term = unmasked.zip(self.thin).map(|((lora, _), z)| {
@@ -207,11 +217,22 @@ impl<'a> Grouped<'a> {
         let term = term.as_ref();
         match self.panels(p) {
             Some(panels) => {
-                cuda::grouped::backward(p.rec, panels, dx, input, w, 1.0, term, groups, tokens, accumulate);
+                cuda::grouped::backward(
+                    p.rec.now(),
+                    panels,
+                    dx,
+                    input,
+                    w,
+                    1.0,
+                    term,
+                    groups,
+                    tokens,
+                    accumulate,
+                );
             }
             None => {
                 let dy = (input.tiles, input.first_column);
-                grouped_coop16::backward(p.rec, dx, dy, w, 1.0, term, groups, tokens, accumulate);
+                grouped_coop16::backward(p.rec.now(), dx, dy, w, 1.0, term, groups, tokens, accumulate);
             }
         }
     }
@@ -220,7 +241,7 @@ impl<'a> Grouped<'a> {
     pub fn masked_back(&self, p: &mut Pass, dx: Columns, lora: Option<(ExpertLora, &Rows)>) {
         let Some((lora, u)) = lora else { return };
         let Some(mask) = lora.mask else { return };
-        grouped_dropout::backward(p.rec, dx, u.all(), lora.a, mask, self.groups, p.tokens);
+        grouped_dropout::backward(p.rec.now(), dx, u.all(), lora.a, mask, self.groups, p.tokens);
     }
 
     /// Packs `z` or `u`, scaled as the rows of `x` are, for products that read tiles.

@@ -31,29 +31,14 @@ use crate::ops::{Rows, Weight};
 pub type Projection<'a> = (Module, &'a Weight, &'a Act);
 
 /// Computes `z` and every output of the matrices that read `x` `[T, K]`. Outputs that are kept already are skipped, and `z` where it is
-/// kept beside all of them.
+/// kept beside all of them. The only output may be left as partial sums, where its reader adds them up.
 pub fn forward(p: &mut Pass, outputs: &[Projection], x: &Act, lora: Option<Lora>, z: &Act) {
     if are_kept(outputs, z) {
         return;
     }
     match p.operands() {
-        Some(scratch) => drop(adapted_coop16::forward(p, &scratch, outputs, x, lora, z, false)),
+        Some(scratch) => adapted_coop16::forward(p, &scratch, outputs, x, lora, z),
         None => adapted_tiled::forward(p, outputs, x, lora, z),
-    }
-}
-
-/// Like [`forward`], but may leave the output as split-K partial sums in the device's scratch. Returns their number, 0 if already reduced.
-/// The consumer comes next: every matmul may use the scratch.
-pub fn forward_in_parts(p: &mut Pass, outputs: &[Projection], x: &Act, lora: Option<Lora>, z: &Act) -> u32 {
-    if are_kept(outputs, z) {
-        return 0;
-    }
-    match p.operands() {
-        Some(scratch) => adapted_coop16::forward(p, &scratch, outputs, x, lora, z, true),
-        None => {
-            adapted_tiled::forward(p, outputs, x, lora, z);
-            0
-        }
     }
 }
 
@@ -62,7 +47,7 @@ fn are_kept(outputs: &[Projection], z: &Act) -> bool {
 }
 
 /// Adds the gradients of the adapters' matrices and, where `dx` is given, computes the gradient of `x`: added to what `dx`
-/// holds where the flag says so.
+/// holds where the flag says so. That gradient may be left as partial sums, where its reader adds them up.
 pub fn backward(
     p: &mut Pass,
     dx: Option<(&Act, bool)>,
@@ -72,28 +57,8 @@ pub fn backward(
     z: &Act,
 ) {
     match p.operands() {
-        Some(scratch) => drop(adapted_coop16::backward(p, &scratch, dx, gradients, x, lora, z, false)),
+        Some(scratch) => adapted_coop16::backward(p, &scratch, dx, gradients, x, lora, z),
         None => adapted_tiled::backward(p, dx, gradients, x, lora, z),
-    }
-}
-
-/// [`backward`] for a consumer that adds up sums: returns the number of parts in the device's scratch whose sum is the gradient of `x`, or
-/// is to be added to `dx` where the flag says so; or 0 where `dx` holds the result. The consumer comes next: every product may use the
-/// scratch.
-pub fn backward_in_parts(
-    p: &mut Pass,
-    dx: Option<(&Act, bool)>,
-    gradients: &[Projection],
-    x: &Act,
-    lora: Option<Lora>,
-    z: &Act,
-) -> u32 {
-    match p.operands() {
-        Some(scratch) => adapted_coop16::backward(p, &scratch, dx, gradients, x, lora, z, true),
-        None => {
-            adapted_tiled::backward(p, dx, gradients, x, lora, z);
-            0
-        }
     }
 }
 
@@ -114,36 +79,28 @@ pub fn backward_rows(
     adapted_tiled::backward(p, dx, gradients, x, lora, z);
 }
 
-/// `y = scale·x·Wᵀ` for a matrix without adapter.
+/// `y = scale·x·Wᵀ` for a matrix without adapter, which may be left as partial sums, where its reader adds them up.
 pub fn frozen(p: &mut Pass, y: &Act, x: &Act, weight: &Weight, scale: f32) {
-    match p.operands() {
-        Some(scratch) => {
-            let x = operand(p.rec, &scratch.x, x, weight.cols, p.tokens);
-            matrices::forward(p.rec, &scratch, y.rows().all(), x, weight, scale, None, p.tokens, None);
-        }
-        None => tiled::forward(p.rec, y.rows().all(), x.rows().all(), weight, scale, None, p.tokens),
-    }
-}
-
-/// [`frozen`] for a consumer that adds up sums: see [`forward_in_parts`].
-pub fn frozen_in_parts(p: &mut Pass, y: &Act, x: &Act, weight: &Weight, scale: f32) -> u32 {
+    let to = y.rows().all();
     let Some(scratch) = p.operands() else {
-        frozen(p, y, x, weight, scale);
-        return 0;
+        return tiled::forward(p.rec.now(), to, x.rows().all(), weight, scale, None, p.tokens);
     };
-    let x = operand(p.rec, &scratch.x, x, weight.cols, p.tokens);
-    let mut unsummed = Unsummed::of(weight, p.tokens);
-    coop16::forward_onto(p.rec, y.rows().all(), x, weight, scale, None, p.tokens, unsummed.as_mut());
-    unsummed.map_or(0, |unsummed| unsummed.count)
+    let x = operand(p.rec.now(), &scratch.x, x, weight.cols, p.tokens);
+    if !y.is_summed_by_reader() {
+        return matrices::forward(p.rec.now(), &scratch, to, x, weight, scale, None, p.tokens, None);
+    }
+    let mut parts = Unsummed::of(weight, p.tokens);
+    coop16::forward_onto(p.rec.now(), to, x, weight, scale, None, p.tokens, parts.as_mut());
+    p.rec.leave_parts(y, p.tokens, parts, false);
 }
 
 /// `dx = dy·W` for a matrix without adapter.
 pub fn frozen_backward(p: &mut Pass, dx: &Act, dy: &Act, weight: &Weight) {
     match p.operands() {
         Some(scratch) => {
-            let dy = operand(p.rec, &scratch.dy, dy, weight.rows, p.tokens);
+            let dy = operand(p.rec.now(), &scratch.dy, dy, weight.rows, p.tokens);
             matrices::backward(
-                p.rec,
+                p.rec.now(),
                 &scratch,
                 dx.rows().all(),
                 dy,
@@ -156,16 +113,18 @@ pub fn frozen_backward(p: &mut Pass, dx: &Act, dy: &Act, weight: &Weight) {
                 None,
             );
         }
-        None => tiled::backward(p.rec, dx.rows().all(), dy.rows().all(), weight, 1.0, None, p.tokens, false),
+        None => {
+            tiled::backward(p.rec.now(), dx.rows().all(), dy.rows().all(), weight, 1.0, None, p.tokens, false)
+        }
     }
 }
 
 /// Adds the frozen bias of `weight`, where it has one, to its output in staging memory, and stores that.
 fn finish(p: &mut Pass, weight: &Weight, y: &Act) {
     if let Some(bias) = &weight.bias {
-        bias::forward(p.rec, y.staging().all(), bias, weight.rows, p.tokens);
+        bias::forward(p.rec.now(), y.staging().all(), bias, weight.rows, p.tokens);
     }
-    y.store(p.rec, p.tokens);
+    y.store(p.rec.now(), p.tokens);
 }
 
 /// The tiles of `x` `[rows, cols]` as they are stored, or packed into `scratch`.
@@ -182,7 +141,7 @@ fn adapter_input(p: &mut Pass, lora: Lora, x: &Act) -> Act {
     let Some(mask) = lora.mask else { return x.clone() };
     let rows = x.rows();
     let masked = p.scratch.masked.reshaped(rows.stride);
-    dropout::forward(p.rec, &masked, rows, mask, p.first, p.tokens);
+    dropout::forward(p.rec.now(), &masked, rows, mask, p.first, p.tokens);
     masked.into()
 }
 
@@ -191,6 +150,6 @@ fn masked_backward(p: &mut Pass, dx: &Rows, lora: Lora) {
     let Some(mask) = lora.mask else { return };
     let masked = p.scratch.masked.reshaped(dx.stride);
     let a = lora.group.a.value.as_weight();
-    tiled::backward(p.rec, masked.all(), p.scratch.u.all(), &a, 1.0, None, p.tokens, false);
-    dropout::backward(p.rec, dx, &masked, mask, p.first, p.tokens);
+    tiled::backward(p.rec.now(), masked.all(), p.scratch.u.all(), &a, 1.0, None, p.tokens, false);
+    dropout::backward(p.rec.now(), dx, &masked, mask, p.first, p.tokens);
 }

@@ -26,7 +26,7 @@ pub fn forward(p: &mut Pass, y: &Rows, x: &Rows, matrices: &[&Weight], adapter: 
 
 fn in_rows(p: &mut Pass, y: &Rows, x: &Rows, matrices: &[&Weight], adapter: Option<Applied>, z: &Rows) {
     if let Some(adapter) = adapter {
-        tiled::forward(p.rec, z.all(), x.all(), &adapter.a.as_weight(), 1.0, None, p.tokens);
+        tiled::forward(p.rec.now(), z.all(), x.all(), &adapter.a.as_weight(), 1.0, None, p.tokens);
     }
     let mut column = 0;
     for (i, matrix) in matrices.iter().enumerate() {
@@ -34,7 +34,7 @@ fn in_rows(p: &mut Pass, y: &Rows, x: &Rows, matrices: &[&Weight], adapter: Opti
             let rank = adapter.rank;
             tiled::LowRank { z: z.from(i * rank), matrix: &adapter.b[i], rank, scale: 1.0 }
         });
-        tiled::forward(p.rec, y.from(column), x.all(), matrix, 1.0, term.as_ref(), p.tokens);
+        tiled::forward(p.rec.now(), y.from(column), x.all(), matrix, 1.0, term.as_ref(), p.tokens);
         column += matrix.rows;
     }
 }
@@ -49,9 +49,9 @@ fn on_matrices(
     z: &Rows,
 ) {
     let x = x.clone().into();
-    let x = operand(p.rec, &scratch.x, &x, matrices[0].cols, p.tokens);
+    let x = operand(p.rec.now(), &scratch.x, &x, matrices[0].cols, p.tokens);
     if let Some(adapter) = adapter {
-        coop16_project::project(p.rec, z.all(), x, adapter.a, p.tokens, &scratch.thin);
+        coop16_project::project(p.rec.now(), z.all(), x, adapter.a, p.tokens, &scratch.thin);
     }
     let mut column = 0;
     for (i, matrix) in matrices.iter().enumerate() {
@@ -63,7 +63,7 @@ fn on_matrices(
             rank: adapter.rank,
             scale: 1.0,
         });
-        coop16::forward(p.rec, y.from(column), x, matrix, 1.0, term.as_ref(), p.tokens);
+        coop16::forward(p.rec.now(), y.from(column), x, matrix, 1.0, term.as_ref(), p.tokens);
         column += matrix.rows;
     }
 }

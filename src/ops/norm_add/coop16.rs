@@ -3,9 +3,9 @@
 use crate::gpu::{Kernel, Recorder};
 use crate::ops::Rows;
 use crate::ops::act::Act;
+use crate::ops::norm::Norm;
 use crate::ops::pack::Packed;
 use crate::ops::partial_sums;
-use crate::ops::rms_norm::Norm;
 use crate::ops::rms_norm::coop16::{ROWS, THREADS};
 
 /// Twin of `Params` in shaders/norm_add/coop16.wgsl.

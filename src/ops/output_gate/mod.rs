@@ -17,29 +17,41 @@ struct Params {
 /// `queries` `[T, H, K]` from `both`, queries and gates `[T, H, 2, K]`.
 pub fn split(p: &mut Pass, queries: &Act, both: &Act, heads: usize) {
     let (queries, both) = (queries.rows(), both.rows());
-    run(p.rec, "split", &[both.bind(1), queries.bind(3)], (p.tokens, heads, queries.stride), both.stride);
+    run(
+        p.rec.now(),
+        "split",
+        &[both.bind(1), queries.bind(3)],
+        (p.tokens, heads, queries.stride),
+        both.stride,
+    );
 }
 
 /// `y` `[T, H, K]` from `x` `[T, H, K]` and the gates in `both`, whose rows may be longer.
 pub fn forward(p: &mut Pass, y: &Act, x: &Act, both: &Act, heads: usize) {
-    let (staging, x, both) = (y.staging(), x.f32(p.rec, p.tokens), both.rows());
+    let (staging, x, both) = (y.staging(), x.f32(p.rec.now(), p.tokens), both.rows());
     let bindings = [both.bind(1), x.bind(2), staging.bind(3)];
-    run(p.rec, "forward", &bindings, (p.tokens, heads, x.stride), both.stride);
-    y.store(p.rec, p.tokens);
+    run(p.rec.now(), "forward", &bindings, (p.tokens, heads, x.stride), both.stride);
+    y.store(p.rec.now(), p.tokens);
 }
 
 /// The gradients of `x`, and of the gates in `dboth`, from `dy`.
 pub fn backward(p: &mut Pass, [dx, dboth]: [&Act; 2], dy: &Act, x: &Act, both: &Act, heads: usize) {
     let (dx, dboth, dy, both) = (dx.rows(), dboth.rows(), dy.rows(), both.rows());
-    let x = x.f32(p.rec, p.tokens);
+    let x = x.f32(p.rec.now(), p.tokens);
     let bindings = [both.bind(1), x.bind(2), dy.bind(4), dx.bind(5), dboth.bind(6)];
-    run(p.rec, "backward", &bindings, (p.tokens, heads, dy.stride), both.stride);
+    run(p.rec.now(), "backward", &bindings, (p.tokens, heads, dy.stride), both.stride);
 }
 
 /// Puts the gradients of the queries, `dqueries` `[T, H, K]`, beside those of the gates in `dboth`.
 pub fn join(p: &mut Pass, dboth: &Act, dqueries: &Act, heads: usize) {
     let (dboth, dqueries) = (dboth.rows(), dqueries.rows());
-    run(p.rec, "join", &[dqueries.bind(2), dboth.bind(6)], (p.tokens, heads, dqueries.stride), dboth.stride);
+    run(
+        p.rec.now(),
+        "join",
+        &[dqueries.bind(2), dboth.bind(6)],
+        (p.tokens, heads, dqueries.stride),
+        dboth.stride,
+    );
 }
 
 fn run(

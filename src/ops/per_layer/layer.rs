@@ -1,10 +1,10 @@
 //! The per-layer input of one layer; for training.
 
 use crate::gpu::{Binding, Kernel, Recorder, grid};
-use crate::ops::Rows;
-use crate::ops::Weight;
+use crate::ops::norm::Norm;
 use crate::ops::partial_sums;
-use crate::ops::rms_norm::{Norm, plain};
+use crate::ops::rms_norm::plain;
+use crate::ops::{Rows, Weight};
 
 /// Twin of `Params` in shaders/per_layer/layer.wgsl.
 #[repr(C)]

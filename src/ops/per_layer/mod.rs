@@ -1,11 +1,13 @@
-//! Per-layer inputs of all layers at once; for decoding.
+//! Per-layer inputs: of one layer for training, of all layers at once for decoding.
 
 pub mod layer;
 
 use crate::gpu::{Kernel, Recorder};
-use crate::ops::Rows;
-use crate::ops::Weight;
-use crate::ops::rms_norm::Norm;
+use crate::ops::act::Act;
+use crate::ops::norm::Norm;
+use crate::ops::pass::Pass;
+use crate::ops::{Rows, Weight};
+use layer::Table;
 
 /// Twin of `Params` in shaders/per_layer/plain.wgsl.
 #[repr(C)]
@@ -17,6 +19,12 @@ struct Params {
     weight_rows: u32,
     eps: f32,
     root: f32,
+}
+
+/// `y = (√P·table[ids] + norm(x))/√2` for `x` `[T, P]`, with the table's columns of layer `layer`.
+pub fn of_layer(p: &mut Pass, y: &Act, x: &Act, norm: &Norm, table: Table, layer: usize) {
+    let x = (x.rows(), p.rec.take_parts(x, p.tokens));
+    layer::forward(p.rec.now(), y.rows(), x, norm, table, layer, p.tokens);
 }
 
 /// `x = (√P·table + norm(x))/√2` in place for `x` `[rows, L, P]`. `table` holds the tokens' rows of the per-layer embeddings,

@@ -3,9 +3,9 @@
 use crate::gpu::{Binding, Kernel, Recorder};
 use crate::ops::Rows;
 use crate::ops::act::Act;
+use crate::ops::norm::Norm;
 use crate::ops::pack::Packed;
 use crate::ops::partial_sums;
-use crate::ops::rms_norm::{Norm, Through};
 
 /// Rows per workgroup, and threads per row.
 pub(in crate::ops) const ROWS: usize = 4;
@@ -25,6 +25,17 @@ struct Params {
     added_eps: f32,
     scale: f32,
     parts: u32,
+}
+
+/// A norm that a gradient passes: what the norm read, and where the gradient of that goes.
+#[derive(Clone, Copy)]
+pub struct Through<'a> {
+    /// The result.
+    pub dx: &'a Packed,
+    /// The norm's input.
+    pub x: &'a Act,
+    /// The norm.
+    pub norm: &'a Norm,
 }
 
 /// `y = norm(x)` over `rows` rows, for a norm with weights; every row of `y` is scaled as [`Packed::pack`] does.
@@ -51,7 +62,7 @@ pub fn backward_add(
     norm: &Norm,
     rows: usize,
     scale: f32,
-    through: Option<Through<&Packed>>,
+    through: Option<Through>,
 ) {
     let dy = partial_sums::operand(rec, dy, parts, 5);
     let mut kernel = Backward::new(norm, rows, dy, parts.max(1));
@@ -67,7 +78,7 @@ pub fn backward_add(
 }
 
 /// `dy += Σ parts` in f32, of `parts` parts in the device's scratch; the gradient `dy` then goes `through` a norm.
-pub fn backward_of_sum(rec: &mut Recorder, dy: &Rows, parts: u32, through: Through<&Packed>, rows: usize) {
+pub fn backward_of_sum(rec: &mut Recorder, dy: &Rows, parts: u32, through: Through, rows: usize) {
     let mut kernel = Backward::new(through.norm, rows, partial_sums::in_scratch(rec, 5), parts);
     kernel.sizes.push(("SUMS", 1));
     kernel.bindings.push(dy.bind(6));
@@ -87,7 +98,7 @@ impl<'a> Backward<'a> {
         Backward { params: Params { parts, ..params(norm, rows) }, sizes: Vec::new(), bindings: vec![dy] }
     }
 
-    fn pass(&mut self, rec: &Recorder<'a>, Through { dx, x, norm }: Through<'a, &'a Packed>) {
+    fn pass(&mut self, rec: &Recorder<'a>, Through { dx, x, norm }: Through<'a>) {
         self.params = Params { tiles: dx.tiles(), x_tiles: x.tile_stride(), eps: norm.eps, ..self.params };
         self.sizes.extend([("PACKS", 1), norm.size(), ("MATRICES", u32::from(x.tile_stride() > 0))]);
         self.bindings.extend([dx.bind(3), dx.bind_factors(4)]);

@@ -2,7 +2,7 @@
 
 use crate::gpu::{Kernel, Recorder, grid};
 use crate::ops::Rows;
-use crate::ops::rms_norm::Norm;
+use crate::ops::norm::Norm;
 
 /// Twin of `Params` in shaders/rms_norm/plain.wgsl.
 #[repr(C)]

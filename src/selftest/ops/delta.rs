@@ -145,7 +145,7 @@ pub fn output_gates(b: &mut Bench) -> Result<(), GpuError> {
     b.run(|rec| {
         let [both, x, dy, dqueries] = [&both, &x, &dy, &dqueries].map(|block| block.rows().clone().into());
         let [queries, y, dx, dboth] = [&queries, &y, &dx, &dboth].map(|block| block.rows().clone().into());
-        let p = &mut Pass { rec, tokens, first: 0, scratch: &scratch };
+        let p = &mut Pass::new(rec, tokens, &scratch);
         output_gate::split(p, &queries, &both, heads);
         output_gate::forward(p, &y, &x, &both, heads);
         output_gate::backward(p, [&dx, &dboth], &dy, &x, &both, heads);

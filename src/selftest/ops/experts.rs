@@ -364,7 +364,7 @@ pub fn shared_gate(b: &mut Bench) -> Result<(), GpuError> {
     b.run(|rec| {
         let [scores, x, routed, dy] = [&scores, &x, &routed, &dy].map(|block| block.rows().clone().into());
         let [to, dx, dscores] = [&y, &dx, &dscores].map(|block| block.rows().clone().into());
-        let p = &mut Pass { rec, tokens: TOKENS, first: 0, scratch: &scratch };
+        let p = &mut Pass::new(rec, TOKENS, &scratch);
         shared::forward(p, &to, &routed, &x, &scores);
         shared::backward_scores(p, &dscores, &dy, &x, &scores);
         shared::backward(p, &dx, &dy, &scores);

@@ -17,7 +17,7 @@ use crate::ops::lora::coop16_gradients::{Gradient, gradients};
 use crate::ops::lora::coop16_project::{Member, project, project_back};
 use crate::ops::norm_add::coop16::{self as norm_add, Then};
 use crate::ops::pack::Packed;
-use crate::ops::rms_norm::{Through, coop16 as rms_norm};
+use crate::ops::rms_norm::coop16::{self as rms_norm, Through};
 use crate::ops::rope::Table;
 use crate::ops::row_status::Verdicts;
 use crate::reference;
