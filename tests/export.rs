@@ -55,17 +55,14 @@ fn odd_config() -> Config {
         embedding_scale: 16f32.sqrt(),
         vocab: 32,
         per_layer_width: 4,
-        per_layer_activation: Default::default(),
-        rms_eps: 1e-6,
-        softcap: None,
         context_length: 64,
-        rope_freq_factors: None,
         layers: vec![
             layer.clone(),
             full.clone(),
             LayerConfig { kv_donor: Some(0), ffn_width: 48, ..layer },
             LayerConfig { kv_donor: Some(1), ffn_width: 48, ..full },
         ],
+        ..Config::default()
     }
 }
 

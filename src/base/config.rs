@@ -29,6 +29,25 @@ pub struct Config {
     pub layers: Vec<LayerConfig>,
 }
 
+/// A model without layers and optional parts. Descriptions of models start from it.
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            architecture: "",
+            width: 0,
+            vocab: 0,
+            embedding_scale: 1.0,
+            per_layer_width: 0,
+            per_layer_activation: Activation::default(),
+            rms_eps: 1e-6,
+            softcap: None,
+            context_length: 0,
+            rope_freq_factors: None,
+            layers: Vec::new(),
+        }
+    }
+}
+
 /// One layer's shape and its optional parts.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LayerConfig {

@@ -113,14 +113,11 @@ fn config(gguf: &Gguf) -> Result<Config, Error> {
         width,
         vocab,
         embedding_scale: (width as f64).sqrt() as f32,
-        per_layer_width: 0,
-        per_layer_activation: Activation::Gelu,
         rms_eps: keys.positive("attention.layer_norm_rms_epsilon")?,
-        // Ollama's files have a cap that Gemma 3 does not apply.
-        softcap: None,
         context_length: keys.size("context_length", u32::MAX)?,
-        rope_freq_factors: None,
         layers: (0..count).map(layer).collect(),
+        // Ollama's files have a cap (`final_logit_softcapping`) that Gemma 3 does not apply.
+        ..Config::default()
     })
 }
 

@@ -56,13 +56,9 @@ pub(super) fn read(gguf: &Gguf) -> Result<Config, Error> {
         architecture: NAME,
         width,
         vocab,
-        embedding_scale: 1.0,
-        per_layer_width: 0,
-        per_layer_activation: Activation::Silu,
         rms_eps: keys.positive("attention.layer_norm_rms_epsilon")?,
-        softcap: None,
         context_length: keys.size("context_length", u32::MAX)?,
-        rope_freq_factors: None,
         layers: layers.collect(),
+        ..Config::default()
     })
 }

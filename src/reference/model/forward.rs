@@ -286,12 +286,10 @@ mod tests {
             embedding_scale: 4f32.sqrt(),
             vocab: 2,
             per_layer_width: 4,
-            per_layer_activation: Default::default(),
             rms_eps: 18.75,
-            softcap: None,
             context_length: 8,
-            rope_freq_factors: None,
             layers: vec![layer.clone(), layer],
+            ..Config::default()
         };
         let mut weights = Weights::random(&config, 1);
         weights.token_embd = vec![0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 5.0];

@@ -265,12 +265,9 @@ mod tests {
             embedding_scale: 3f32.sqrt(),
             vocab: 7,
             per_layer_width: 2,
-            per_layer_activation: Default::default(),
-            rms_eps: 1e-6,
-            softcap: None,
             context_length: 8,
-            rope_freq_factors: None,
             layers: vec![layer.clone(), LayerConfig { kv_donor: Some(0), ..layer }],
+            ..Config::default()
         }
     }
 
