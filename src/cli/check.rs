@@ -111,6 +111,7 @@ fn time(session: &Session, trainer: &Trainer, initial: &Adapter, measure: usize)
     let recipe = &session.recipe;
     let steps = &session.prepared.steps;
     let samples = &session.prepared.data.train;
+    let batches = session.prepared.batches();
     let total = steps.plans.len();
     let wanted = measure;
     let measure = wanted.min(total.saturating_sub(1));
@@ -126,7 +127,8 @@ fn time(session: &Session, trainer: &Trainer, initial: &Adapter, measure: usize)
     let bar = output::Progress::new("timing", measure + 1);
     for index in 0..=measure {
         bar.set_position(index);
-        block_on(steps.take(trainer, samples, index, &optimizer))?;
+        let (step, rate) = (steps.step(samples, index), steps.schedule.learning_rate(index));
+        block_on(run::take(&batches, trainer, (index, &step), &optimizer, rate))?;
         if index == 0 {
             started = Instant::now();
         } else {

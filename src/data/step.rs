@@ -52,6 +52,12 @@ impl Step {
         let loss_tokens = micro_batches.iter().map(|batch| batch.targets.len()).sum();
         Step { micro_batches, loss_tokens, comparison: None }
     }
+
+    /// Number of tokens that pass through the model.
+    pub fn tokens(&self) -> usize {
+        self.micro_batches.iter().map(MicroBatch::len).sum()
+    }
+
     /// Loss tokens of the first `micro_batches`.
     pub fn rows_before(&self, micro_batches: usize) -> usize {
         self.micro_batches[..micro_batches].iter().map(|batch| batch.targets.len()).sum()

@@ -6,7 +6,7 @@ use web_time::Instant;
 
 use super::metrics::{self, MetricsEvent, StepMetrics, Timing};
 use super::state::observed;
-use super::{Asked, DriveError, Finished, Host, Outcome, Phase, PreparedRun, Run, RunEvent, optimizer};
+use super::{Asked, DriveError, Finished, Host, Outcome, Phase, Run, RunEvent, optimizer, take};
 use crate::train::TrainError;
 use crate::train::divergence::Diverged;
 use crate::train::ranks::link::LinkError;
@@ -117,13 +117,14 @@ impl Run<'_> {
 
     /// Takes the next step. A step that is not finite is skipped, up to `train.max_skipped_steps` times.
     async fn take_step<H: Host>(&mut self, host: &mut H) -> Result<(), H::Error> {
-        let PreparedRun { steps, data, .. } = self.prepared;
         let index = self.step;
         let number = index + 1;
-        let learning_rate = steps.schedule.learning_rate(index);
-        let tokens = steps.tokens(&data.train, index);
+        let learning_rate = self.prepared.steps.schedule.learning_rate(index);
+        let optimizer = optimizer(self.recipe);
         let started = Instant::now();
-        let result = steps.take(&self.trainer, &data.train, index, &optimizer(self.recipe)).await;
+        let step = self.batches.next(index, &self.trainer).await.map_err(DriveError::from)?;
+        let tokens = step.tokens();
+        let result = take(&*self.batches, &self.trainer, (index, &step), &optimizer, learning_rate).await;
         let seconds = started.elapsed().as_secs_f64();
         let mut warnings = Vec::new();
         let metrics = match result {

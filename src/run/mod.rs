@@ -4,6 +4,7 @@
 
 mod advice;
 pub mod answers;
+mod batches;
 pub mod checkpoint;
 mod compare;
 mod compared;
@@ -39,6 +40,7 @@ mod verdict;
 pub mod wording;
 
 pub use advice::lower_rate;
+pub use batches::{Batches, NextStep, Planned, take};
 pub use compare::Comparing;
 pub use compared::Compared;
 pub use data::{Data, SourceFile, ValidationFile};
@@ -59,6 +61,6 @@ pub use settings::{
 };
 pub use state::Run;
 pub use status::Status;
-pub use steps::{Steps, capacity, largest};
+pub use steps::Steps;
 pub use template::template;
 pub use verdict::verdict;

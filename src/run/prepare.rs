@@ -1,7 +1,8 @@
 //! Everything that a run needs besides the base, planned ahead from recipe and samples.
 
 use super::answers::{questions, with_answer};
-use super::{Data, Identity, OpenBase, RunError, Steps, ValidationFile, capacity, largest, references};
+use super::batches::{Batches, Planned};
+use super::{Data, Identity, OpenBase, RunError, Steps, ValidationFile, references};
 use crate::adapter::lora::Adapter;
 use crate::data::batch::{Capacity, MicroBatch};
 use crate::recipe::Recipe;
@@ -61,10 +62,16 @@ impl PreparedRun {
         let general = super::general::questions(recipe, base);
         let of_general = general.iter().map(|(_, ids)| ids.len() + super::general::longest(recipe));
         let reply = of_general.chain([longest, with_answer(recipe, &questions)]).max().unwrap_or(0);
-        let capacity = Capacity { reply, ..capacity(&steps, &data.train, &validation) };
+        let mut capacity = Capacity { reply, ..Planned { steps: &steps, samples: &data.train }.bound() };
+        validation.iter().for_each(|file| file.include(&mut capacity));
         let positions = reply.max(recipe.data.row());
         let advice = super::advice::advice(recipe, &base.base, &data, &steps);
         Ok(PreparedRun { data, validation, steps, prompts, general, questions, capacity, positions, advice })
+    }
+
+    /// The samples of the steps.
+    pub fn batches(&self) -> Planned<'_> {
+        Planned { steps: &self.steps, samples: &self.data.train }
     }
 
     /// Number of replies and answers of an evaluation.
@@ -81,7 +88,7 @@ impl PreparedRun {
     /// Runs the largest batches once, so that out-of-memory errors and overflows occur before the first step. Returns the
     /// tokens of the longest batch.
     pub async fn try_longest(&self, trainer: &Trainer<'_>) -> Result<usize, TrainError> {
-        let largest = largest(&self.steps, &self.data.train);
+        let largest = self.batches().largest();
         let found = trainer.dry_pass(&largest).await?;
         if found.not_finite > 0 {
             return Err(TrainError::LongestNotFinite { rows: found.not_finite, tokens: found.tokens });

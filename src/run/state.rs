@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::checkpoint::{Changed, Checkpoint};
 use super::metrics::{self, History, MetricsEvent, RunNotice, StepMetrics};
-use super::{DriveError, Identity, OpenBase, PreparedRun, write_options};
+use super::{Batches, DriveError, Identity, OpenBase, PreparedRun, write_options};
 use crate::adapter::lora::{Adapter, Pair, Slot};
 use crate::adapter::{self, Format};
 use crate::gpu::{Gpu, GpuError};
@@ -30,6 +30,8 @@ pub struct Run<'a> {
     pub initial: &'a Adapter,
     /// The model and the adapter on the device.
     pub trainer: Trainer<'a>,
+    /// The samples of the steps.
+    pub(super) batches: Box<dyn Batches + 'a>,
     /// All measurements so far.
     pub history: History,
     /// Steps taken so far, skipped ones included.
@@ -61,6 +63,7 @@ impl<'a> Run<'a> {
             identity,
             initial,
             trainer,
+            batches: Box::new(prepared.batches()),
             history: History { best_metric: recipe.eval.best_metric.metric(), ..History::default() },
             step: 0,
             best: None,
@@ -68,6 +71,12 @@ impl<'a> Run<'a> {
             watch: Watch::default(),
             displacement: Displacement::default(),
         }
+    }
+
+    /// Takes the steps of `batches` instead of the plan's. The trainer has room for their bound.
+    #[must_use]
+    pub fn with_batches(self, batches: impl Batches + 'a) -> Run<'a> {
+        Run { batches: Box::new(batches), ..self }
     }
 
     /// Restores the state of a checkpoint. Fails if its metrics cannot be parsed; the error names the file and the line.
@@ -122,7 +131,7 @@ impl<'a> Run<'a> {
 
     /// Steps of the whole run.
     pub fn steps(&self) -> usize {
-        self.prepared.steps.plans.len()
+        self.batches.steps()
     }
 
     /// The checkpoint of the current state.

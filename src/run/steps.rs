@@ -1,13 +1,12 @@
 //! Planning every optimizer step of a run ahead.
 
+use super::RunError;
 use super::compare::{Comparing, plan_units};
 use super::settings::batching;
-use super::{RunError, ValidationFile};
-use crate::data::batch::{Capacity, MicroBatch, Sample, Step, StepPlan, draw};
+use crate::data::batch::{Sample, Step, StepPlan, draw};
 use crate::data::compare::units;
 use crate::recipe::Recipe;
 use crate::train::schedule::Schedule;
-use crate::train::{Optimizer, StepReport, TrainError, Trainer};
 use crate::words;
 
 /// Most steps of a run. Every step is planned ahead, and no adapter needs more.
@@ -68,45 +67,8 @@ impl Steps {
         self.comparing.step(samples, &self.plans[index])
     }
 
-    /// Takes step `index`, from 0, on one device. The first micro-batch of the following step is uploaded meanwhile.
-    pub async fn take(
-        &self,
-        trainer: &Trainer<'_>,
-        samples: &[Sample],
-        index: usize,
-        optimizer: &Optimizer,
-    ) -> Result<StepReport, TrainError> {
-        let number = index + 1;
-        if number < self.plans.len() {
-            trainer.announce(&self.step(samples, number));
-        }
-        let learning_rate = self.schedule.learning_rate(index);
-        trainer.step(&self.step(samples, index), number as u64, optimizer, learning_rate).await
-    }
-
     /// Tokens that pass through the model in step `index`, from 0.
     pub fn tokens(&self, samples: &[Sample], index: usize) -> usize {
         self.plans[index].iter().flatten().map(|&sample| samples[sample].ids.len()).sum()
     }
-}
-
-/// The capacity that a trainer needs for these steps and validation batches.
-pub fn capacity(steps: &Steps, samples: &[Sample], validation: &[ValidationFile]) -> Capacity {
-    let mut capacity = Capacity::LEAST;
-    for index in 0..steps.plans.len() {
-        capacity.include(&steps.step(samples, index));
-    }
-    validation.iter().for_each(|file| file.include(&mut capacity));
-    capacity
-}
-
-/// The micro-batches of the run that need the most device memory: the one with the most tokens, and the one with the most
-/// loss tokens.
-pub fn largest(steps: &Steps, samples: &[Sample]) -> Vec<MicroBatch> {
-    let plans = || steps.plans.iter().flatten();
-    let longest = plans().max_by_key(|plan| plan.iter().map(|&i| samples[i].ids.len()).sum::<usize>());
-    let heaviest = plans().max_by_key(|plan| plan.iter().map(|&i| samples[i].loss_tokens()).sum::<usize>());
-    let mut largest: Vec<&Vec<usize>> = longest.into_iter().chain(heaviest).collect();
-    largest.dedup();
-    largest.iter().map(|plan| steps.comparing.pack(plan.iter().map(|&i| &samples[i]))).collect()
 }

@@ -36,7 +36,7 @@ use rullama_train::train::{Capacity, Dropout, Trainer};
 fn main() -> std::process::ExitCode {
     type Run = fn(&Gpu) -> Result<(), Failed>;
     const F32: &[Variant] = &[Variant::F32];
-    let cases: [(&str, &[Variant], Run); 43] = [
+    let cases: [(&str, &[Variant], Run); 44] = [
         ("chat: twenty steps of the recipe against PyTorch", F32, chat::twenty_steps),
         (
             "splits: a repeated step gives the same bits, and micro-batches of any size the same numbers",
@@ -120,6 +120,7 @@ fn main() -> std::process::ExitCode {
         ("exported: every format gives the same replies", F32, exported::replies),
         ("run: every host sees the same events, the library included", F32, run::events),
         ("run: a stop comes before a due checkpoint", F32, run::stops),
+        ("run: samples are decided during the run", F32, run::decided),
         ("run: an adapter that the final check refuses is kept", F32, run::refused),
         ("run: steps that are not finite are skipped as often as allowed", F32, run::skipped_steps),
         ("ranks: shares have the same bytes on one, two and four ranks", F32, ranks::same_bytes),

@@ -1,16 +1,19 @@
 //! The training loop, observed by a host that records its events.
 
+use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 
 use libtest_mimic::Failed;
 use pollster::block_on;
 use rullama_train::adapter::lora::Adapter;
+use rullama_train::data::batch::{Capacity, MicroBatch, Step};
 use rullama_train::gpu::Gpu;
 use rullama_train::recipe::{Recipe, Syntax};
 use rullama_train::run::checkpoint::Checkpoint;
 use rullama_train::run::finetune::{FinetuneError, Progress, finetune, samples};
 use rullama_train::run::{
-    self, Asked, Data, DriveError, Host, OpenBase, Outcome, PreparedRun, Run, RunEvent,
+    self, Asked, Batches, Data, DriveError, Host, NextStep, OpenBase, Outcome, Planned, PreparedRun, Run,
+    RunEvent,
 };
 use rullama_train::train::{TrainError, Trainer};
 
@@ -50,6 +53,16 @@ impl Place {
         gpu: &Gpu,
         ask: fn(usize, usize) -> Asked,
     ) -> Result<(Recorder, Result<Outcome, DriveError>), Failed> {
+        self.drive_with(gpu, ask, None)
+    }
+
+    /// [`Place::drive`], with steps that are decided during the run and noted in `decided`.
+    fn drive_with(
+        &self,
+        gpu: &Gpu,
+        ask: fn(usize, usize) -> Asked,
+        decided: Option<&RefCell<Vec<usize>>>,
+    ) -> Result<(Recorder, Result<Outcome, DriveError>), Failed> {
         let recipe = &self.recipe;
         let base = OpenBase::open(recipe)?;
         let prepared = PreparedRun::plan(recipe, &base, Data::read(recipe, &base)?)?;
@@ -62,10 +75,60 @@ impl Place {
         let trainer = Trainer::new(gpu, &model, &initial, capacity, dropout, recompute)?;
         let trainer = trainer.with_objective(run::objective(recipe));
         let mut host = Recorder { ask, dir: self.dir.path().join("run"), ..Recorder::default() };
-        let run = Run::new(recipe, &base, &prepared, &identity, &initial, trainer);
+        let mut run = Run::new(recipe, &base, &prepared, &identity, &initial, trainer);
+        if let Some(decided) = decided {
+            run = run.with_batches(Decided { planned: prepared.batches(), initial: &initial, decided });
+        }
         let outcome = block_on(run.drive(&mut host));
         Ok((host, outcome))
     }
+}
+
+/// Decides each step once the steps before it have changed the adapter.
+struct Decided<'a> {
+    planned: Planned<'a>,
+    initial: &'a Adapter,
+    decided: &'a RefCell<Vec<usize>>,
+}
+
+impl Batches for Decided<'_> {
+    fn steps(&self) -> usize {
+        self.planned.steps()
+    }
+
+    fn next<'s>(&'s mut self, index: usize, trainer: &'s Trainer<'_>) -> NextStep<'s> {
+        Box::pin(async move {
+            let moved = trainer.adapter().await? != self.initial.pairs;
+            assert_eq!(moved, index > 0, "step {index} is decided after the steps before it");
+            self.decided.borrow_mut().push(index);
+            self.planned.next(index, trainer).await
+        })
+    }
+
+    fn known(&self, _: usize) -> Option<Step> {
+        None
+    }
+
+    fn bound(&self) -> Capacity {
+        self.planned.bound()
+    }
+
+    fn largest(&self) -> Vec<MicroBatch> {
+        self.planned.largest()
+    }
+}
+
+/// Samples that are decided during the run train as planned ones do.
+pub fn decided(gpu: &Gpu) -> Result<(), Failed> {
+    let place = Place::new(&[("train.max_steps", "3"), ("data.val_size", "0")])?;
+    let (planned, _) = place.drive(gpu, |_, _| Asked::Nothing)?;
+    let steps = RefCell::default();
+    let (decided, outcome) = place.drive_with(gpu, |_, _| Asked::Nothing, Some(&steps))?;
+    outcome?;
+    check_that(&format!("{:?}", steps.borrow()), *steps.borrow() == [0, 1, 2])?;
+    check_that("the losses are equal", planned.losses == decided.losses)?;
+    let [planned, decided] = [planned.last, decided.last].map(|adapter| adapter.map(|a| a.pairs));
+    check_that("the adapters are equal", planned.is_some() && planned == decided)
 }
 
 /// Records every call as text.

@@ -11,7 +11,7 @@ use rullama_train::files;
 use rullama_train::gpu::{Gpu, GpuError, KernelSetting};
 use rullama_train::model::{Model, Plan};
 use rullama_train::recipe::{Recipe, Switch};
-use rullama_train::run::{self, OpenBase, PreparedRun, Ready, wording};
+use rullama_train::run::{self, Batches, OpenBase, PreparedRun, Ready, wording};
 use rullama_train::train::Trainer;
 use rullama_train::train::ranks::Ranks;
 
@@ -142,7 +142,7 @@ impl Session {
 
     /// The micro-batches that take the most memory.
     fn largest(&self) -> Vec<MicroBatch> {
-        run::largest(&self.prepared.steps, &self.prepared.data.train)
+        self.prepared.batches().largest()
     }
 
     fn has_experts(&self) -> bool {

@@ -1,0 +1,86 @@
+//! The samples of a run's steps.
+
+use std::pin::Pin;
+
+use super::Steps;
+use crate::data::batch::{Capacity, MicroBatch, Sample, Step};
+use crate::train::{Optimizer, StepReport, TrainError, Trainer};
+
+/// A step that is being decided.
+pub type NextStep<'s> = Pin<Box<dyn Future<Output = Result<Step, TrainError>> + 's>>;
+
+/// The samples of a run's steps. All may be planned ahead, or an objective decides them during the run.
+pub trait Batches {
+    /// Number of steps.
+    fn steps(&self) -> usize;
+
+    /// Decides step `index`, from 0, after all steps before it: `trainer` has the adapter that the step will train.
+    fn next<'s>(&'s mut self, index: usize, trainer: &'s Trainer<'_>) -> NextStep<'s>;
+
+    /// Step `index`, if it does not depend on the steps before it. Its first micro-batch is uploaded while they run.
+    fn known(&self, index: usize) -> Option<Step>;
+
+    /// Bound on the size of every step: the trainer has room for it.
+    fn bound(&self) -> Capacity;
+
+    /// Micro-batches that need as much device memory as any. They are tried before the first step.
+    fn largest(&self) -> Vec<MicroBatch>;
+}
+
+/// Steps that are planned ahead, over samples that are there.
+#[derive(Clone, Copy)]
+pub struct Planned<'a> {
+    /// The plan.
+    pub steps: &'a Steps,
+    /// The samples.
+    pub samples: &'a [Sample],
+}
+
+impl Batches for Planned<'_> {
+    fn steps(&self) -> usize {
+        self.steps.plans.len()
+    }
+
+    fn next<'s>(&'s mut self, index: usize, _: &'s Trainer<'_>) -> NextStep<'s> {
+        Box::pin(std::future::ready(Ok(self.steps.step(self.samples, index))))
+    }
+
+    fn known(&self, index: usize) -> Option<Step> {
+        (index < self.steps()).then(|| self.steps.step(self.samples, index))
+    }
+
+    fn bound(&self) -> Capacity {
+        let mut capacity = Capacity::LEAST;
+        for index in 0..self.steps() {
+            capacity.include(&self.steps.step(self.samples, index));
+        }
+        capacity
+    }
+
+    /// The micro-batch with the most tokens, and the one with the most loss tokens.
+    fn largest(&self) -> Vec<MicroBatch> {
+        let Planned { steps, samples } = self;
+        let plans = || steps.plans.iter().flatten();
+        let longest = plans().max_by_key(|plan| plan.iter().map(|&i| samples[i].ids.len()).sum::<usize>());
+        let heaviest =
+            plans().max_by_key(|plan| plan.iter().map(|&i| samples[i].loss_tokens()).sum::<usize>());
+        let mut largest: Vec<&Vec<usize>> = longest.into_iter().chain(heaviest).collect();
+        largest.dedup();
+        largest.iter().map(|plan| steps.comparing.pack(plan.iter().map(|&i| &samples[i]))).collect()
+    }
+}
+
+/// Takes `step`, which is number `index`, from 0. The first micro-batch of the following step is uploaded meanwhile, if that is known.
+pub async fn take(
+    batches: &dyn Batches,
+    trainer: &Trainer<'_>,
+    (index, step): (usize, &Step),
+    optimizer: &Optimizer,
+    learning_rate: f64,
+) -> Result<StepReport, TrainError> {
+    let number = index + 1;
+    if let Some(following) = batches.known(number) {
+        trainer.announce(&following);
+    }
+    trainer.step(step, number as u64, optimizer, learning_rate).await
+}
