@@ -1,57 +1,23 @@
 //! Differences between the recipe of a stopped run and the recipe that resumes it.
 
+use std::collections::HashMap;
 use std::fmt;
+use std::sync::LazyLock;
 
 use serde_json::Value;
 
-use super::Recipe;
+use super::source::Effect;
+use super::{Recipe, sections};
 
-/// Sections that do not affect the result, except by the rounding of another device or other kernels.
-const HARMLESS_SECTIONS: [&str; 4] = ["eval", "output", "log", "device"];
+static EFFECTS: LazyLock<HashMap<String, Effect>> = LazyLock::new(|| {
+    let noted = sections::noted().into_iter();
+    noted.map(|seen| (format!("{}.{}", seen.section, seen.key), seen.effect)).collect()
+});
 
-/// Keys of other sections that do not affect the result.
-///
-/// Base and samples are compared by digest, not by path. Recomputed activations are bit-identical to kept ones, and so are
-/// results with experts in host memory. A memory limit that splits feed-forwards or attention into smaller pieces changes
-/// gradients only by rounding.
-const HARMLESS_KEYS: [&str; 18] = [
-    "model.base",
-    "model.fingerprint",
-    "lora.allow_other_base",
-    "data.train",
-    "data.valid",
-    "data.format",
-    "data.fields",
-    "data.max_file_size",
-    "data.template",
-    "data.train_on",
-    "data.overlong",
-    "data.invalid",
-    "data.cache",
-    "train.gradient_checkpointing",
-    "train.memory_limit",
-    "train.offload_experts",
-    "train.max_skipped_steps",
-    "train.stop_if_diverged",
-];
-
-/// Keys that a run may change between two steps: how far it goes, and how large its updates are. The adapter's shape and the
-/// samples of the steps so far do not depend on them.
-const CONTINUABLE_KEYS: [&str; 13] = [
-    "lora.dropout",
-    "train.epochs",
-    "train.max_steps",
-    "train.learning_rate",
-    "train.lr_scheduler",
-    "train.min_lr_ratio",
-    "train.warmup_ratio",
-    "train.warmup_steps",
-    "train.weight_decay",
-    "train.max_grad_norm",
-    "train.adam_beta1",
-    "train.adam_beta2",
-    "train.adam_epsilon",
-];
+/// The effect of a key; keys that are unknown to this version affect the result.
+fn effect(key: &str) -> Effect {
+    EFFECTS.get(key).copied().unwrap_or(Effect::Result)
+}
 
 /// A key with its old and its new value, in TOML or JSON syntax.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,7 +33,7 @@ pub struct Change {
 impl Change {
     /// Whether a run may continue with this change.
     pub fn may_continue(&self) -> bool {
-        CONTINUABLE_KEYS.contains(&self.key.as_str())
+        effect(&self.key) == Effect::LaterSteps
     }
 }
 
@@ -88,18 +54,13 @@ impl Recipe {
         };
         let mut keys: Vec<&String> = now.iter().map(|(key, _)| key).collect();
         keys.extend(then.iter().map(|(key, _)| key).filter(|key| !now.iter().any(|(k, _)| k == *key)));
-        let changes = keys.into_iter().filter(|key| !is_harmless(key)).map(|key| Change {
+        let changes = keys.into_iter().filter(|key| effect(key) != Effect::Harmless).map(|key| Change {
             key: key.clone(),
             was: value(&then, key),
             is: value(&now, key),
         });
         changes.filter(|c| c.was != c.is).collect()
     }
-}
-
-fn is_harmless(key: &str) -> bool {
-    let section = key.split('.').next().unwrap_or(key);
-    HARMLESS_SECTIONS.contains(&section) || HARMLESS_KEYS.contains(&key)
 }
 
 /// All keys that are set, with their values, and the number of shares, which is 1 unless set.

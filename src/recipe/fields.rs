@@ -10,21 +10,21 @@ use serde_json::json;
 
 use super::error::RecipeError;
 use super::keys::nearest;
-use super::kinds::{one_or_more, target_modules, variants};
-use super::source::{Entry, Node, Seen, Source, Value};
-use super::{Cache, Switch, TargetModules};
+use super::kinds::{one_or_more, variants};
+use super::source::{Effect, Entry, Node, Seen, Source, Value};
 use crate::adapter::AdapterPath;
-use crate::base::Module;
-use crate::families;
 
 /// Values that are planned for later versions.
 const PLANNED_VALUES: [(&str, &[&str]); 1] = [("output.export", &["merged-gguf"])];
 
 /// One section of a recipe.
+#[derive(Clone, Copy)]
 pub(super) struct Section<'a> {
     pub source: &'a Source<'a>,
     pub name: &'static str,
     pub entries: &'a [Entry],
+    /// The effect of the keys that are looked up.
+    pub effect: Effect,
 }
 
 impl Source<'_> {
@@ -32,11 +32,21 @@ impl Source<'_> {
     pub fn section(&self, name: &'static str) -> Section<'_> {
         let entries = self.entries.iter().find(|e| e.key == name).map(|e| &e.node.value);
         let entries = if let Some(Value::Table(entries)) = entries { entries.as_slice() } else { &[] };
-        Section { source: self, name, entries }
+        Section { source: self, name, entries, effect: Effect::Result }
     }
 }
 
 impl Section<'_> {
+    /// The section, for keys that change nothing in the result.
+    pub fn harmless(&self) -> Self {
+        Section { effect: Effect::Harmless, ..*self }
+    }
+
+    /// The section, for keys that a run may change between two steps.
+    pub fn continuable(&self) -> Self {
+        Section { effect: Effect::LaterSteps, ..*self }
+    }
+
     pub fn boolean(&self, key: &str, default: bool) -> Result<bool, RecipeError> {
         self.note(key, json!({ "type": "boolean" }));
         match self.get(key) {
@@ -90,6 +100,18 @@ impl Section<'_> {
         } else {
             Err(self.out_of_range(key, node, expected))
         }
+    }
+
+    pub fn fraction(&self, key: &str, default: f64) -> Result<f64, RecipeError> {
+        self.number(key, default, "a number from 0 to 1", |x| (0.0..=1.0).contains(&x))
+    }
+
+    pub fn positive(&self, key: &str, default: f64) -> Result<f64, RecipeError> {
+        self.number(key, default, "a number > 0", |x| x > 0.0)
+    }
+
+    pub fn not_negative(&self, key: &str, default: f64) -> Result<f64, RecipeError> {
+        self.number(key, default, "a number >= 0", |x| x >= 0.0)
     }
 
     /// A non-empty string.
@@ -185,54 +207,9 @@ impl Section<'_> {
         Ok(choices)
     }
 
-    /// `"all-linear"`, or a list of GGUF or PEFT names.
-    pub fn target_modules(&self, key: &str) -> Result<TargetModules, RecipeError> {
-        self.note(key, target_modules());
-        let expected = "\"all-linear\" or a list of module names";
-        let Some(node) = self.get(key) else { return Ok(TargetModules::AllLinear) };
-        let items = match &node.value {
-            Value::Text(text) if text == "all-linear" => return Ok(TargetModules::AllLinear),
-            Value::List(items) if !items.is_empty() => items,
-            Value::List(_) | Value::Text(_) => return Err(self.out_of_range(key, node, expected)),
-            _ => return Err(self.wrong_type(key, node, expected)),
-        };
-        let mut modules = Vec::new();
-        for item in items {
-            let name = self.text_of(key, item, "a list of module names")?;
-            let Some(module) = families::module(&name) else {
-                let predicts = ["mtp", "nextn"].iter().any(|part| name.contains(part));
-                let expected = match nearest(&name, families::module_names()) {
-                    _ if predicts => {
-                        "a module that replies use; layers for multi-token prediction are not trained".into()
-                    }
-                    Some(known) => format!("the name of a module; did you mean \"{known}\"?"),
-                    None => format!("one of {}", Module::ALL.map(Module::gguf_name).join(", ")),
-                };
-                return Err(self.out_of_range(key, item, &expected));
-            };
-            if modules.contains(&module) {
-                return Err(self.out_of_range(key, item, "each module once"));
-            }
-            modules.push(module);
-        }
-        Ok(TargetModules::Only(modules))
-    }
-
     /// Whether the key is set.
     pub fn has(&self, key: &str) -> bool {
         self.get(key).is_some()
-    }
-
-    /// `"auto"`, true or false.
-    pub fn switch(&self, key: &str) -> Result<Switch, RecipeError> {
-        self.note(key, json!({ "enum": ["auto", true, false] }));
-        let Some(node) = self.get(key) else { return Ok(Switch::Auto) };
-        match &node.value {
-            Value::Boolean(true) => Ok(Switch::On),
-            Value::Boolean(false) => Ok(Switch::Off),
-            Value::Text(text) if text == "auto" => Ok(Switch::Auto),
-            _ => Err(self.wrong_type(key, node, "\"auto\", true or false")),
-        }
     }
 
     /// A list of tables. `keys` are the keys that a table may have; `read` reads one table.
@@ -262,25 +239,14 @@ impl Section<'_> {
                 let what = format!("key `{}` in [[{}]]", entry.key, self.path(key));
                 return Err(RecipeError::Unknown { place: self.source.place(entry.origin), what, hint });
             }
-            out.push(read(&Section { source: self.source, name: "data.sources", entries })?);
+            out.push(read(&Section { name: "data.sources", entries, ..*self })?);
         }
         Ok(out)
     }
 
-    /// True, false or a folder.
-    pub fn cache(&self, key: &str) -> Result<Cache, RecipeError> {
-        self.note(key, json!({ "anyOf": [{ "type": "boolean" }, { "type": "string", "minLength": 1 }] }));
-        let Some(node) = self.get(key) else { return Ok(Cache::User) };
-        match &node.value {
-            Value::Boolean(true) => Ok(Cache::User),
-            Value::Boolean(false) => Ok(Cache::Off),
-            _ => Ok(Cache::Folder(self.text_of(key, node, "true, false or a folder")?.into())),
-        }
-    }
-
     /// Notes that `key` was looked up, and the schema of its values.
     pub(super) fn note(&self, key: &str, schema: serde_json::Value) {
-        let seen = Seen { section: self.name, key: key.to_owned(), schema };
+        let seen = Seen { section: self.name, key: key.to_owned(), schema, effect: self.effect };
         self.source.seen.borrow_mut().push(seen);
     }
 

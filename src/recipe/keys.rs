@@ -1,100 +1,8 @@
-//! The names of all sections and keys, and suggestions for unknown ones.
+//! Unknown sections and keys, and suggestions for them.
 
 use super::error::RecipeError;
+use super::manual::sections;
 use super::source::{Entry, Source, Value};
-
-/// All sections with their keys, in the order of `recipes/chat.toml`.
-pub(super) const SECTIONS: [(&str, &[&str]); 8] = [
-    ("model", &["base", "fingerprint"]),
-    (
-        "lora",
-        &[
-            "rank",
-            "alpha",
-            "rslora",
-            "dropout",
-            "target_modules",
-            "layers",
-            "rank_pattern",
-            "init_from",
-            "allow_other_base",
-        ],
-    ),
-    (
-        "data",
-        &[
-            "train",
-            "valid",
-            "val_size",
-            "format",
-            "fields",
-            "system",
-            "template",
-            "train_on",
-            "max_seq_len",
-            "overlong",
-            "invalid",
-            "packing",
-            "shuffle",
-            "cache",
-            "max_file_size",
-            "sources",
-        ],
-    ),
-    (
-        "train",
-        &[
-            "seed",
-            "epochs",
-            "max_steps",
-            "objective",
-            "loss_type",
-            "beta",
-            "label_smoothing",
-            "sft_weight",
-            "simpo_gamma",
-            "desirable_weight",
-            "undesirable_weight",
-            "batch_size",
-            "gradient_accumulation_steps",
-            "shares",
-            "optimizer",
-            "learning_rate",
-            "adam_beta1",
-            "adam_beta2",
-            "adam_epsilon",
-            "lr_scheduler",
-            "min_lr_ratio",
-            "warmup_ratio",
-            "warmup_steps",
-            "weight_decay",
-            "max_grad_norm",
-            "gradient_checkpointing",
-            "memory_limit",
-            "offload_experts",
-            "max_skipped_steps",
-            "stop_if_diverged",
-        ],
-    ),
-    (
-        "eval",
-        &[
-            "steps",
-            "samples",
-            "max_new_tokens",
-            "general",
-            "metrics",
-            "metric_samples",
-            "regex",
-            "best_metric",
-            "keep_best",
-            "early_stopping_patience",
-        ],
-    ),
-    ("output", &["dir", "export", "base_model_name", "ollama", "save_steps", "save_total_limit"]),
-    ("log", &["csv", "hook"]),
-    ("device", &["backend", "gpu", "kernels", "tune"]),
-];
 
 /// Keys that are planned for later versions.
 const PLANNED: [(&str, &[&str]); 1] = [("lora", &["alpha_pattern"])];
@@ -159,7 +67,7 @@ pub(super) fn check(source: &Source) -> Result<(), RecipeError> {
             // Editors find the schema of a JSON file under this key.
             continue;
         }
-        let Some((_, keys)) = SECTIONS.iter().find(|(known, _)| *known == name) else {
+        let Some((_, keys)) = sections().iter().find(|(known, _)| known == name) else {
             let (what, hint) = match section.node.value {
                 Value::Table(_) => (format!("section [{name}]"), section_hint(name)),
                 _ => (format!("key `{name}` outside any section"), key_hint(None, name)),
@@ -174,7 +82,7 @@ pub(super) fn check(source: &Source) -> Result<(), RecipeError> {
                 found: section.node.value.describe(),
             });
         };
-        if let Some(entry) = entries.iter().find(|entry| !keys.contains(&entry.key.as_str())) {
+        if let Some(entry) = entries.iter().find(|entry| !keys.contains(&entry.key)) {
             return Err(unknown(source, name, entry));
         }
     }
@@ -196,14 +104,14 @@ fn unknown(source: &Source, section: &str, entry: &Entry) -> RecipeError {
 }
 
 fn section_hint(name: &str) -> String {
-    match nearest(name, SECTIONS.iter().map(|(known, _)| *known)) {
+    match nearest(name, sections().iter().map(|(known, _)| known.as_str())) {
         Some(known) => format!("did you mean [{known}]?"),
-        None => format!("the sections are {}", list(SECTIONS.iter().map(|(known, _)| *known))),
+        None => format!("the sections are {}", list(sections().iter().map(|(known, _)| known.as_str()))),
     }
 }
 
 fn key_hint(section: Option<&str>, key: &str) -> String {
-    if let Some((owner, _)) = SECTIONS.iter().find(|(_, keys)| keys.contains(&key)) {
+    if let Some((owner, _)) = sections().iter().find(|(_, keys)| has(keys, key)) {
         return format!("`{key}` belongs in [{owner}]");
     }
     let other =
@@ -211,18 +119,22 @@ fn key_hint(section: Option<&str>, key: &str) -> String {
     if let Some((owner, known)) = other {
         return format!("did you mean `{known}` in [{owner}]?");
     }
-    let own =
-        SECTIONS.iter().find(|(name, _)| Some(*name) == section).map_or(&[] as &[&str], |(_, keys)| keys);
-    if let Some(known) = nearest(key, own.iter().copied()) {
+    let own = sections().iter().find(|(name, _)| Some(name.as_str()) == section);
+    let own = || own.into_iter().flat_map(|(_, keys)| keys).map(String::as_str);
+    if let Some(known) = nearest(key, own()) {
         return format!("did you mean `{known}`?");
     }
-    let known = nearest(key, SECTIONS.iter().flat_map(|(_, keys)| keys.iter().copied()));
-    let owner = SECTIONS.iter().find(|(_, keys)| known.is_some_and(|known| keys.contains(&known)));
+    let known = nearest(key, sections().iter().flat_map(|(_, keys)| keys).map(String::as_str));
+    let owner = sections().iter().find(|(_, keys)| known.is_some_and(|known| has(keys, known)));
     match (known, owner, section) {
         (Some(known), Some((owner, _)), _) => format!("did you mean `{known}` in [{owner}]?"),
-        (_, _, Some(section)) => format!("[{section}] takes {}", list(own.iter().copied())),
-        _ => format!("the sections are {}", list(SECTIONS.iter().map(|(known, _)| *known))),
+        (_, _, Some(section)) => format!("[{section}] takes {}", list(own())),
+        _ => format!("the sections are {}", list(sections().iter().map(|(known, _)| known.as_str()))),
     }
+}
+
+fn has(keys: &[String], key: &str) -> bool {
+    keys.iter().any(|known| known == key)
 }
 
 /// The candidate most similar to `name`, if any is similar enough.

@@ -1,4 +1,4 @@
-//! `lora.layers` and `lora.rank_pattern`: which layers get an adapter, and ranks of some matrices.
+//! `[lora]`: the adapter, which layers get one, and ranks of some matrices.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,9 +10,58 @@ use super::error::RecipeError;
 use super::fields::Section;
 use super::keys::nearest;
 use super::source::Value;
-use crate::adapter::lora::Slot;
+use super::values::TargetModules;
+use crate::adapter::AdapterPath;
+use crate::adapter::lora::{Slot, is_valid_scale};
 use crate::base::Module;
 use crate::families;
+
+/// `[lora]`: the adapter.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Lora {
+    /// Rank `R` of every `B·A`.
+    pub rank: usize,
+    /// Numerator of the scale; `2·rank` unless set. See [`crate::adapter::lora::scale`].
+    pub alpha: f64,
+    /// Whether the scale is `alpha/√rank` instead of `alpha/rank`.
+    pub rslora: bool,
+    /// Probability in `[0, 1)` that an input element of `A` is zeroed in training.
+    pub dropout: f64,
+    /// Matrices that get an adapter.
+    pub target_modules: TargetModules,
+    /// Layers that get an adapter; all where it is empty.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub layers: Vec<Layers>,
+    /// Ranks of some matrices. Their alpha follows, so that every matrix has one scale.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub rank_pattern: BTreeMap<Pattern, usize>,
+    /// Adapters of any [`Format`](crate::adapter::Format) whose weighted sum training starts from, with a new optimizer state.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub init_from: Vec<AdapterPath>,
+    /// Whether to load adapters that were trained on another model than `model.base`.
+    pub allow_other_base: bool,
+}
+
+impl Lora {
+    pub(super) fn read(section: &Section) -> Result<Lora, RecipeError> {
+        let rank = section.count("rank", 16, 1)?;
+        let rslora = section.boolean("rslora", false)?;
+        let valid = |alpha| alpha > 0.0 && is_valid_scale(alpha);
+        Ok(Lora {
+            rank,
+            alpha: section.number("alpha", 2.0 * rank as f64, "a number > 0 that f32 can hold", valid)?,
+            rslora,
+            dropout: section
+                .continuable()
+                .number("dropout", 0.0, "a number from 0 to below 1", |x| (0.0..1.0).contains(&x))?,
+            target_modules: section.target_modules("target_modules")?,
+            layers: section.layers("layers")?,
+            rank_pattern: section.rank_pattern("rank_pattern")?,
+            init_from: section.adapters("init_from")?,
+            allow_other_base: section.harmless().boolean("allow_other_base", false)?,
+        })
+    }
+}
 
 /// An entry of `lora.layers`. Layers count from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

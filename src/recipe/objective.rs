@@ -120,8 +120,6 @@ pub(super) fn keys(section: &Section) -> Result<ObjectiveKeys, RecipeError> {
         }
         false => Ok(of.contains(&name)),
     };
-    let positive = |key, default| section.number(key, default, "a number > 0", |x| x > 0.0);
-    let not_negative = |key, default| section.number(key, default, "a number >= 0", |x| x >= 0.0);
     let default = if name == Kto { LossType::Kto } else { LossType::Sigmoid };
     let loss_type = section.choice("loss_type", default)?;
     if only("loss_type", &[Dpo, Kto])? && loss_type.objective() != name {
@@ -135,10 +133,11 @@ pub(super) fn keys(section: &Section) -> Result<ObjectiveKeys, RecipeError> {
         let text = "only the loss_type \"sigmoid\" has it; remove one of the two";
         return Err(section.conflict("label_smoothing", text));
     }
-    let beta = positive("beta", if name == Simpo { 2.0 } else { 0.1 })?;
-    let sft_weight = not_negative("sft_weight", 0.0)?;
-    let gamma = not_negative("simpo_gamma", 0.5)?;
-    let weights = [not_negative("desirable_weight", 1.0)?, not_negative("undesirable_weight", 1.0)?];
+    let beta = section.positive("beta", if name == Simpo { 2.0 } else { 0.1 })?;
+    let sft_weight = section.not_negative("sft_weight", 0.0)?;
+    let gamma = section.not_negative("simpo_gamma", 0.5)?;
+    let weights =
+        [section.not_negative("desirable_weight", 1.0)?, section.not_negative("undesirable_weight", 1.0)?];
     Ok(ObjectiveKeys {
         name,
         loss_type: [Dpo, Kto].contains(&name).then_some(loss_type),

@@ -10,11 +10,25 @@ use toml::de::{DeTable, DeValue};
 
 use super::error::{Place, RecipeError};
 
-/// A key that was looked up, and the schema of its values.
+/// A key that was looked up, the schema of its values, and its effect.
 pub(super) struct Seen {
     pub section: &'static str,
     pub key: String,
     pub schema: serde_json::Value,
+    pub effect: Effect,
+}
+
+/// The effect that a new value of a key has on a run that is continued.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Effect {
+    /// The result, from the first step on: the run cannot be continued.
+    Result,
+    /// How far the run goes, or how large its later updates are. The adapter's shape and the samples of the steps so far do not depend on it.
+    LaterSteps,
+    /// Nothing, except by the rounding of another device or other kernels. Base and samples are compared by digest, not by path. Recomputed
+    /// activations are bit-identical to kept ones, and so are results with experts in host memory. A memory limit that splits feed-forwards
+    /// or attention into smaller pieces changes gradients only by rounding.
+    Harmless,
 }
 
 /// Syntax of a recipe.

@@ -3,7 +3,13 @@
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize, Serializer};
+use serde_json::json;
 
+use super::error::RecipeError;
+use super::fields::Section;
+use super::keys::nearest;
+use super::kinds::target_modules;
+use super::source::Value;
 use crate::base::Module;
 use crate::families;
 use crate::talk::metrics::Metric;
@@ -142,6 +148,64 @@ impl Serialize for Switch {
             Switch::Auto => serializer.serialize_str("auto"),
             Switch::On => serializer.serialize_bool(true),
             Switch::Off => serializer.serialize_bool(false),
+        }
+    }
+}
+
+impl Section<'_> {
+    /// `"all-linear"`, or a list of GGUF or PEFT names.
+    pub fn target_modules(&self, key: &str) -> Result<TargetModules, RecipeError> {
+        self.note(key, target_modules());
+        let expected = "\"all-linear\" or a list of module names";
+        let Some(node) = self.get(key) else { return Ok(TargetModules::AllLinear) };
+        let items = match &node.value {
+            Value::Text(text) if text == "all-linear" => return Ok(TargetModules::AllLinear),
+            Value::List(items) if !items.is_empty() => items,
+            Value::List(_) | Value::Text(_) => return Err(self.out_of_range(key, node, expected)),
+            _ => return Err(self.wrong_type(key, node, expected)),
+        };
+        let mut modules = Vec::new();
+        for item in items {
+            let name = self.text_of(key, item, "a list of module names")?;
+            let Some(module) = families::module(&name) else {
+                let predicts = ["mtp", "nextn"].iter().any(|part| name.contains(part));
+                let expected = match nearest(&name, families::module_names()) {
+                    _ if predicts => {
+                        "a module that replies use; layers for multi-token prediction are not trained".into()
+                    }
+                    Some(known) => format!("the name of a module; did you mean \"{known}\"?"),
+                    None => format!("one of {}", Module::ALL.map(Module::gguf_name).join(", ")),
+                };
+                return Err(self.out_of_range(key, item, &expected));
+            };
+            if modules.contains(&module) {
+                return Err(self.out_of_range(key, item, "each module once"));
+            }
+            modules.push(module);
+        }
+        Ok(TargetModules::Only(modules))
+    }
+
+    /// `"auto"`, true or false.
+    pub fn switch(&self, key: &str) -> Result<Switch, RecipeError> {
+        self.note(key, json!({ "enum": ["auto", true, false] }));
+        let Some(node) = self.get(key) else { return Ok(Switch::Auto) };
+        match &node.value {
+            Value::Boolean(true) => Ok(Switch::On),
+            Value::Boolean(false) => Ok(Switch::Off),
+            Value::Text(text) if text == "auto" => Ok(Switch::Auto),
+            _ => Err(self.wrong_type(key, node, "\"auto\", true or false")),
+        }
+    }
+
+    /// True, false or a folder.
+    pub fn cache(&self, key: &str) -> Result<Cache, RecipeError> {
+        self.note(key, json!({ "anyOf": [{ "type": "boolean" }, { "type": "string", "minLength": 1 }] }));
+        let Some(node) = self.get(key) else { return Ok(Cache::User) };
+        match &node.value {
+            Value::Boolean(true) => Ok(Cache::User),
+            Value::Boolean(false) => Ok(Cache::Off),
+            _ => Ok(Cache::Folder(self.text_of(key, node, "true, false or a folder")?.into())),
         }
     }
 }

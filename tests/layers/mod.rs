@@ -218,7 +218,6 @@ const LONGER: &[(&str, &str)] = &[
     ("src/ops/lora/grouped.rs", "gradient"),
     ("src/ops/matvec/mod.rs", "forward"),
     ("src/ops/matvec/mod.rs", "product"),
-    ("src/recipe/sections.rs", "train"),
     ("src/reference/adamw.rs", "adamw"),
     ("src/reference/attention.rs", "backward"),
     ("src/reference/lora.rs", "backward"),
