@@ -202,6 +202,22 @@ pub struct Up<'a> {
     pub z_offset: usize,
 }
 
+/// Products of one input, side by side in each row. Their reader adds the term of a frozen adapter.
+#[derive(Clone)]
+pub struct Unfinished<'a> {
+    /// `[rows, …]`: the products, and `z` where there is a term.
+    pub rows: Rows,
+    /// The term.
+    pub term: Option<Up<'a>>,
+}
+
+impl<'a> Unfinished<'a> {
+    /// `rows` that lack `term`, where there is one.
+    pub fn of(rows: &Rows, term: impl Into<Option<Up<'a>>>) -> Unfinished<'a> {
+        Unfinished { rows: rows.clone(), term: term.into() }
+    }
+}
+
 impl<'a> Up<'a> {
     /// First column of `z` and first float of `Bᵀ` of matrix `i`; zeros where the adapter has no such matrix.
     fn member(&self, i: usize) -> (u32, u32) {

@@ -4,11 +4,12 @@ use rullama_train::base::config::Activation;
 use rullama_train::base::formats::GgmlType;
 use rullama_train::gpu::Gpu;
 use rullama_train::ops::Rows;
+use rullama_train::ops::Unfinished;
 use rullama_train::ops::Up;
 use rullama_train::ops::argmax::top;
 use rullama_train::ops::argmax::{Argmax, Likeliest};
 use rullama_train::ops::block_end as residual;
-use rullama_train::ops::block_end::Next;
+use rullama_train::ops::block_end::{End, Next};
 use rullama_train::ops::cached_gated as gated;
 use rullama_train::ops::cached_heads as heads;
 use rullama_train::ops::cached_heads::{Cache, Heads};
@@ -191,8 +192,8 @@ fn heads_case(
         cache: &cache,
         tables: [&q_table, &k_table],
     };
-    let up = adapter.as_ref().map(|a| a.up(width));
-    run(gpu, |rec| heads::forward(rec, &products.rows, &layer, up.as_ref(), &before, rows))?;
+    let unfinished = Unfinished::of(&products.rows, adapter.as_ref().map(|a| a.up(width)));
+    run(gpu, |rec| heads::forward(rec, &unfinished, &layer, &before, rows))?;
 
     let found = products.read(gpu, name)?;
     check.close(&format!("{name}: q"), queries, &columns(&found, width + z_width, 0, queries), &q)?;
@@ -261,18 +262,8 @@ pub fn residual_and_next(gpu: &Gpu) -> Outcome {
         let up = adapter.as_ref().map(|a| a.up(width));
         let then = with_next.then_some(Next { norm: &second, integers: None });
         run(gpu, |rec| {
-            residual::forward(
-                rec,
-                &stream.rows,
-                &next.rows,
-                &y.rows,
-                up.as_ref(),
-                &first,
-                then,
-                scale,
-                rows,
-                false,
-            );
+            let end = End { scale, next: then, ..End::of(&first) };
+            residual::forward(rec, &stream.rows, &next.rows, &Unfinished::of(&y.rows, up), end, rows);
         })?;
         check.close(&name, width, &stream.read(gpu, &name)?, &expected)?;
         let found = next.read(gpu, &name)?;
@@ -304,7 +295,8 @@ pub fn gates(gpu: &Gpu) -> Outcome {
         let up = adapter.as_ref().map(|a| a.up(2 * width));
         run(gpu, |rec| {
             let from = products.rows.from(width);
-            gated::forward(rec, &y.rows, &products.rows, from, up.as_ref(), activation, rows, None);
+            let gate = Unfinished::of(&products.rows, up);
+            gated::forward(rec, &y.rows, &gate, from, activation, rows, None);
         })?;
         check.close(&name, width, &y.read(gpu, &name)?, &expected)?;
 
@@ -320,7 +312,8 @@ pub fn gates(gpu: &Gpu) -> Outcome {
         let up = adapter.as_ref().map(|a| a.up(width));
         run(gpu, |rec| {
             let from = inputs.rows.from(width);
-            gated::forward(rec, &y.rows, &products.rows, from, up.as_ref(), activation, rows, None);
+            let gate = Unfinished::of(&products.rows, up);
+            gated::forward(rec, &y.rows, &gate, from, activation, rows, None);
         })?;
         check.close(&format!("{name}: per-layer input"), width, &y.read(gpu, &name)?, &expected)?;
     }
@@ -350,7 +343,8 @@ pub fn gated_products(gpu: &Gpu) -> Outcome {
         let up = adapter.as_ref().map(|a| a.up(width));
         let down = (rank > 0).then(|| Down { a: &held.param, z_offset: n + 1 });
         run(gpu, |rec| {
-            let x = Gated { gate: &gate.rows, up: inputs.rows.from(width), adapter: up, activation };
+            let gate = &Unfinished::of(&gate.rows, up);
+            let x = Gated { gate, up: inputs.rows.from(width), activation };
             matvec::forward_gated(rec, y.rows.all(), &x, &weight, down.as_ref(), rows);
         })?;
         let found = y.read(gpu, &name)?;
@@ -392,8 +386,8 @@ pub fn ended_products(gpu: &Gpu) -> Outcome {
         let down = (rank > 0).then(|| Down { a: &held.param, z_offset: n + 1 });
         assert!(matvec::takes_ended(1, &norm, &matrix), "{name}");
         run(gpu, |rec| {
-            let (y, stream, after) = (&y.rows, &stream.rows, &after.rows);
-            let x = Ended { y, adapter: up(), norm: &norm, stream, after };
+            let (y, stream, after) = (&Unfinished::of(&y.rows, up()), &stream.rows, &after.rows);
+            let x = Ended { y, norm: &norm, stream, after };
             matvec::forward_ended(rec, result.rows.all(), &x, &matrix, down.as_ref());
         })?;
         check.close(&format!("{name}: stream"), width, &after.read(gpu, &name)?, &after_first)?;
@@ -405,8 +399,9 @@ pub fn ended_products(gpu: &Gpu) -> Outcome {
             check.close(&format!("{name}: z"), rank, &of(n + 1, rank), &expected)?;
         }
         run(gpu, |rec| {
-            let (to, before) = (&last.rows, &after.rows);
-            residual::forward(rec, to, before, &y.rows, up().as_ref(), &norm, None, 0.5, 1, true);
+            let y = Unfinished::of(&y.rows, up());
+            let end = End { scale: 0.5, ended: true, ..End::of(&norm) };
+            residual::forward(rec, &last.rows, &after.rows, &y, end, 1);
         })?;
         check.close(&format!("{name}: next stream"), width, &last.read(gpu, &name)?, &after_second)?;
     }

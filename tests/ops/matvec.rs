@@ -3,8 +3,9 @@
 use rullama_train::base::config::Activation;
 use rullama_train::base::formats::GgmlType;
 use rullama_train::gpu::Gpu;
+use rullama_train::ops::Unfinished;
 use rullama_train::ops::Weight;
-use rullama_train::ops::block_end::{self, Next};
+use rullama_train::ops::block_end::{self, End, Next};
 use rullama_train::ops::cached_gated;
 use rullama_train::ops::matvec::integers::Integers;
 use rullama_train::ops::matvec::{self, Down};
@@ -117,7 +118,8 @@ fn normed_integers(gpu: &Gpu, x: &Block, integers: &Integers) -> Outcome {
     let (norm, none) = (norm(gpu, &values(2, k)), Norm::identity(k));
     let next = Some(Next { norm: &norm, integers: Some(integers) });
     run(gpu, |rec| {
-        block_end::forward(rec, &stream.rows, &x.rows, &zero.rows, None, &none, next, 1.0, 1, false);
+        let end = End { next, ..End::of(&none) };
+        block_end::forward(rec, &stream.rows, &x.rows, &Unfinished::of(&zero.rows, None), end, 1);
     })
 }
 
@@ -128,8 +130,8 @@ fn gated_integers(gpu: &Gpu, x: &Block, integers: &Integers) -> Outcome {
     let gate = Block::input(gpu, (0, 0), k + rank, &[&values(4, k)[..], &adapter.z].concat());
     let up = Block::input(gpu, (0, 0), k, &values(5, k));
     run(gpu, |rec| {
-        let (up, b, activation) = (up.rows.all(), adapter.up(k), Activation::Silu);
-        cached_gated::forward(rec, &x.rows, &gate.rows, up, Some(&b), activation, 1, Some(integers));
+        let gate = Unfinished::of(&gate.rows, adapter.up(k));
+        cached_gated::forward(rec, &x.rows, &gate, up.rows.all(), Activation::Silu, 1, Some(integers));
     })
 }
 

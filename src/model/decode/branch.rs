@@ -5,7 +5,7 @@ use crate::gpu::Recorder;
 use crate::model::PerLayerBranch;
 use crate::ops::lora::Input;
 use crate::ops::matvec::{self, Down, Ended, Gated};
-use crate::ops::{Rows, Tile, Up, Weight, cached_gated, linear, per_layer};
+use crate::ops::{Tile, Unfinished, Weight, cached_gated, linear, per_layer};
 
 impl<'a> Decoder<'a> {
     /// The per-layer branch, from the stream to its output before the norm. With `end` its first product ends the block before it.
@@ -16,14 +16,14 @@ impl<'a> Decoder<'a> {
         branch: &PerLayerBranch,
         end: Option<Ended>,
         rows: usize,
-    ) -> (Rows, Option<Up<'_>>) {
+    ) -> Unfinished<'_> {
         let (w, model) = (self.w, self.w.model);
         let width = model.config().per_layer_width;
         let inputs = w.per_layer.from(layer * width);
         let activation = model.config().per_layer_activation;
         // A product does not read the buffer that it writes.
         let output = if end.is_some() { &w.products } else { &w.branch };
-        let (gate, up) = match &end {
+        let gate = match &end {
             Some(end) => self.ended_product(rec, layer, end, &branch.inp_gate),
             None => self.products(rec, layer, Input::AfterFfn, &w.stream, &[&branch.inp_gate], rows),
         };
@@ -32,12 +32,12 @@ impl<'a> Decoder<'a> {
             let model_width = branch.proj.rows;
             let y = output.reshaped(model_width + group.map_or(0, |g| g.a.rows));
             let down = group.map(|g| Down { a: &g.a, z_offset: model_width });
-            let x = Gated { gate: &gate, up: inputs, adapter: up, activation };
+            let x = Gated { gate: &gate, up: inputs, activation };
             matvec::forward_gated(rec, y.all(), &x, &branch.proj, down.as_ref(), rows);
-            return (y, group.map(|g| g.up(model_width)));
+            return Unfinished::of(&y, group.map(|g| g.up(model_width)));
         }
         let gated_input = w.wide.reshaped(width);
-        cached_gated::forward(rec, &gated_input, &gate, inputs, up.as_ref(), activation, rows, None);
+        cached_gated::forward(rec, &gated_input, &gate, inputs, activation, rows, None);
         self.products(rec, layer, Input::PerLayer, &gated_input, &[&branch.proj], rows)
     }
 
@@ -53,13 +53,13 @@ impl<'a> Decoder<'a> {
         layer: usize,
         end: &Ended,
         matrix: &Weight,
-    ) -> (Rows, Option<Up<'_>>) {
+    ) -> Unfinished<'_> {
         let group = self.adapter.as_ref().and_then(|a| a.group(layer, Input::AfterFfn));
         let y = self.w.branch.reshaped(matrix.rows + group.map_or(0, |g| g.a.rows));
         let down = group.map(|g| Down { a: &g.a, z_offset: matrix.rows });
         matvec::forward_ended(rec, y.all(), end, matrix, down.as_ref());
         self.biases(rec, &y, &[matrix], 1);
-        (y, group.map(|g| g.up(matrix.rows)))
+        Unfinished::of(&y, group.map(|g| g.up(matrix.rows)))
     }
 
     /// `(√P·table[token] + norm(D^-½·model_proj·embedding))/√2` of all layers.

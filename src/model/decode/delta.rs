@@ -10,7 +10,7 @@ use crate::ops::delta::{self, CHUNK, Delta, Saved};
 use crate::ops::linear::with_adapter;
 use crate::ops::lora::{Input, cached};
 use crate::ops::matvec::{self, Down};
-use crate::ops::{Rows, Up, Weight, cached_gated, rms_norm};
+use crate::ops::{Rows, Unfinished, Weight, cached_gated, rms_norm};
 
 /// The buffers of one pass that only models with delta nets need.
 pub(super) struct Buffers {
@@ -106,9 +106,10 @@ impl<'a> Decoder<'a> {
         let (of_heads, normed_heads) = (output.reshaped(head_size), normed.reshaped(head_size));
         rms_norm::plain::forward(rec, &normed_heads, &of_heads, &net.norm, None, 1.0, rows * value_heads);
         let (gated, normed) = (w.wide.reshaped(shape.values()), normed.reshaped(shape.values()));
-        cached_gated::forward(rec, &gated, &gate, normed.all(), None, Activation::Silu, rows, None);
-        let (y, up) = self.products(rec, layer, Input::Attention, &gated, &[&net.out], rows);
-        self.attention_end(rec, layer, &y, up.as_ref(), rows);
+        let gate = Unfinished::of(&gate, None);
+        cached_gated::forward(rec, &gated, &gate, normed.all(), Activation::Silu, rows, None);
+        let y = self.products(rec, layer, Input::Attention, &gated, &[&net.out], rows);
+        self.attention_end(rec, layer, &y, rows);
     }
 
     /// The product of the normed stream with one matrix, with the term of its adapter: member of a group by its index.
@@ -143,20 +144,22 @@ impl<'a> Decoder<'a> {
         y
     }
 
-    /// Adds the terms `up` to the products that they belong to, for readers that do not.
+    /// Adds the term to the products of `matrices`, for readers that do not.
     pub(super) fn add_terms(
         &self,
         rec: &mut Recorder<'a>,
-        y: &Rows,
+        y: Unfinished,
         matrices: &[&Weight],
-        up: Option<Up>,
         rows: usize,
-    ) {
-        let Some(up) = up else { return };
+    ) -> Rows {
         let mut column = 0;
         for (i, matrix) in matrices.iter().enumerate() {
-            cached::forward(rec, y.from(column), &up, i, up.z_offset + i * up.rank, matrix.rows, rows);
+            if let Some(up) = &y.term {
+                let z_offset = up.z_offset + i * up.rank;
+                cached::forward(rec, y.rows.from(column), up, i, z_offset, matrix.rows, rows);
+            }
             column += matrix.rows;
         }
+        y.rows
     }
 }

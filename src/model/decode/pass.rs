@@ -8,12 +8,12 @@ use crate::model::Dense;
 use crate::model::batch::ExpertLoras;
 use crate::model::experts::{Beside, Experts};
 use crate::ops::Rows;
-use crate::ops::Up;
+use crate::ops::Unfinished;
 use crate::ops::Weight;
 use crate::ops::act::Act;
 use crate::ops::argmax::Likeliest;
 use crate::ops::bias;
-use crate::ops::block_end::{self, Next};
+use crate::ops::block_end::{self, End, Next};
 use crate::ops::cached_attention::CachedAttention;
 use crate::ops::cached_gated;
 use crate::ops::cached_heads;
@@ -73,9 +73,9 @@ impl<'a> Decoder<'a> {
         let (w, config) = (self.w, self.w.model.config());
         let (l, lw) = (&config.layers[layer], &self.w.model.layers[layer]);
         let matrices = self.qkv(layer);
-        let (products, mut up) = self.products(rec, layer, Input::AttnNormed, &w.normed, &matrices, rows);
+        let mut products = self.products(rec, layer, Input::AttnNormed, &w.normed, &matrices, rows);
         if l.output_gate {
-            self.add_terms(rec, &products, &matrices, up.take(), rows);
+            products = Unfinished::of(&self.add_terms(rec, products, &matrices, rows), None);
         }
         let cache = self.caches[l.kv_donor.unwrap_or(layer)].as_ref().expect("donors have a cache");
         let (heads, kv_heads, head_size) = (l.heads, l.kv_heads, l.head_size);
@@ -90,7 +90,8 @@ impl<'a> Decoder<'a> {
             cache,
             tables: lw.rope.as_ref().expect("the layer has attention").each_ref(),
         };
-        cached_heads::forward(rec, &products, &shape, up.as_ref(), &w.tokens, rows);
+        cached_heads::forward(rec, &products, &shape, &w.tokens, rows);
+        let products = products.rows;
         let sinks = lw.sinks.as_ref();
         let shape =
             CachedAttention { heads, gated: l.output_gate, kv_heads, head_size, window: l.window, sinks };
@@ -105,8 +106,8 @@ impl<'a> Decoder<'a> {
         }
 
         let output = lw.attn_output.as_ref().expect("the layer has attention");
-        let (y, up) = self.products(rec, layer, Input::Attention, &attention, &[output], rows);
-        self.attention_end(rec, layer, &y, up.as_ref(), rows);
+        let y = self.products(rec, layer, Input::Attention, &attention, &[output], rows);
+        self.attention_end(rec, layer, &y, rows);
     }
 
     /// The matrices of queries, keys and values; none where there is a delta net.
@@ -117,19 +118,13 @@ impl<'a> Decoder<'a> {
     }
 
     /// The residual sum after attention or a delta net, and the norm before the feed-forward block.
-    pub(super) fn attention_end(
-        &self,
-        rec: &mut Recorder<'a>,
-        layer: usize,
-        y: &Rows,
-        up: Option<&Up>,
-        rows: usize,
-    ) {
+    pub(super) fn attention_end(&self, rec: &mut Recorder<'a>, layer: usize, y: &Unfinished, rows: usize) {
         let (w, lw) = (self.w, &self.w.model.layers[layer]);
         let readers: Vec<&Weight> = lw.dense.iter().flat_map(|dense| [&dense.gate, &dense.up]).collect();
         let integers = self.integers(layer, Input::FfnNormed, &readers, rows);
-        let (norm, next) = (&lw.post_attention_norm, Some(Next { norm: &lw.ffn_norm, integers }));
-        block_end::forward(rec, &w.stream, &w.normed, y, up, norm, next, 1.0, rows, false);
+        let next = Some(Next { norm: &lw.ffn_norm, integers });
+        let end = End { next, ..End::of(&lw.post_attention_norm) };
+        block_end::forward(rec, &w.stream, &w.normed, y, end, rows);
     }
 
     /// The feed-forward block, the per-layer branch if there is one, and the next norm: that of the next layer or of the head.
@@ -143,75 +138,65 @@ impl<'a> Decoder<'a> {
             false => vec![model.head_matrix()],
         };
         let integers = self.integers(layer + 1, Input::AttnNormed, &readers, rows);
-        let (after, scale) = (Some(Next { norm: after, integers }), lw.output_scale);
+        let (next, scale) = (Some(Next { norm: after, integers }), lw.output_scale);
 
-        let (dense, up) = match &lw.dense {
+        let mut y = match &lw.dense {
             Some(dense) => self.dense(rec, layer, dense, rows),
-            None => (w.products.clone(), None),
+            None => Unfinished::of(&w.products, None),
         };
-        let (mut y, mut up) = (&dense, up);
         if let (Some(experts), Some((acts, scratch))) = (&lw.experts, &w.experts) {
             self.experts(rec, layer, experts, acts, scratch, rows);
             let (sum, output) = (acts.sum.rows(), acts.output.rows());
-            y = match (&experts.beside, &lw.dense) {
+            let of_experts = match (&experts.beside, &lw.dense) {
                 (Beside::Norms([first, second]), _) => {
                     // The sum of the two norms starts at zero; the first one includes the adapter's term.
                     rec.clear(&sum.buffer, (rows * sum.stride * 4) as u64);
+                    block_end::forward(rec, sum, normed, &y, End::of(first), rows);
                     block_end::forward(
                         rec,
                         sum,
                         normed,
-                        y,
-                        up.take().as_ref(),
-                        first,
-                        None,
-                        1.0,
+                        &Unfinished::of(output, None),
+                        End::of(second),
                         rows,
-                        false,
                     );
-                    block_end::forward(rec, sum, normed, output, None, second, None, 1.0, rows, false);
                     sum
                 }
                 (Beside::Gate(_), Some(dense)) => {
-                    self.add_terms(rec, y, &[&dense.down], up.take(), rows);
-                    let shared = y.clone().into();
+                    let shared = self.add_terms(rec, y, &[&dense.down], rows).into();
                     let p = &mut self.long(rec, rows);
                     shared::forward(p, &acts.sum, &acts.output, &shared, &acts.shared_scores);
                     sum
                 }
                 _ => output,
             };
+            y = Unfinished::of(of_experts, None);
         }
         let norm = &lw.post_ffw_norm;
+        let last = End { scale, next, ..End::of(norm) };
         let Some(branch) = &lw.per_layer else {
-            return block_end::forward(rec, stream, normed, y, up.as_ref(), norm, after, scale, rows, false);
+            return block_end::forward(rec, stream, normed, &y, last, rows);
         };
         let mut end = None;
         match self.shares_inputs() && matvec::takes_ended(rows, norm, &branch.inp_gate) {
-            true => end = Some(Ended { y, adapter: up, norm, stream, after: normed }),
-            false => block_end::forward(rec, stream, normed, y, up.as_ref(), norm, None, 1.0, rows, false),
+            true => end = Some(Ended { y: &y, norm, stream, after: normed }),
+            false => block_end::forward(rec, stream, normed, &y, End::of(norm), rows),
         }
-        let (ended, norm) = (end.is_some(), &branch.post_norm);
-        let (y, up) = self.per_layer_branch(rec, layer, branch, end, rows);
-        block_end::forward(rec, stream, normed, &y, up.as_ref(), norm, after, scale, rows, ended);
+        let ended = end.is_some();
+        let y = self.per_layer_branch(rec, layer, branch, end, rows);
+        block_end::forward(rec, stream, normed, &y, End { norm: &branch.post_norm, ended, ..last }, rows);
     }
 
     /// The dense feed-forward block, from `normed` to its output.
-    fn dense(
-        &self,
-        rec: &mut Recorder<'a>,
-        layer: usize,
-        dense: &Dense,
-        rows: usize,
-    ) -> (Rows, Option<Up<'_>>) {
+    fn dense(&self, rec: &mut Recorder<'a>, layer: usize, dense: &Dense, rows: usize) -> Unfinished<'_> {
         let w = self.w;
         let l = &w.model.config().layers[layer];
         let gated_product = w.wide.reshaped(l.ffn_width);
         let matrices = [&dense.gate, &dense.up];
-        let (gate, up) = self.products(rec, layer, Input::FfnNormed, &w.normed, &matrices, rows);
-        let value = gate.from(l.ffn_width);
+        let gate = self.products(rec, layer, Input::FfnNormed, &w.normed, &matrices, rows);
+        let value = gate.rows.from(l.ffn_width);
         let integers = self.integers(layer, Input::Gated, &[&dense.down], rows);
-        cached_gated::forward(rec, &gated_product, &gate, value, up.as_ref(), l.activation, rows, integers);
+        cached_gated::forward(rec, &gated_product, &gate, value, l.activation, rows, integers);
         self.products(rec, layer, Input::Gated, &gated_product, &[&dense.down], rows)
     }
 
@@ -258,8 +243,7 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    /// Products of `x` with `matrices`, side by side. Also returns the adapter's term if the reader must still add it; a long
-    /// pass adds it here.
+    /// Products of `x` with `matrices`. Their reader adds the adapter's term, but that of a long pass is added here.
     pub(super) fn products(
         &self,
         rec: &mut Recorder<'a>,
@@ -268,7 +252,7 @@ impl<'a> Decoder<'a> {
         x: &Rows,
         matrices: &[&Weight],
         rows: usize,
-    ) -> (Rows, Option<Up<'_>>) {
+    ) -> Unfinished<'_> {
         let group = self.adapter.as_ref().and_then(|a| a.group(layer, input));
         let width: usize = matrices.iter().map(|m| m.rows).sum();
         let y = self.w.products.reshaped(width + group.map_or(0, |g| g.a.rows));
@@ -277,7 +261,7 @@ impl<'a> Decoder<'a> {
             let adapter = group.map(Group::matrices);
             with_adapter::forward(&mut self.long(rec, rows), &y, x, matrices, adapter, &z);
             self.biases(rec, &y, matrices, rows);
-            return (y, None);
+            return Unfinished::of(&y, None);
         }
         let (down, view) = (group.map(|g| Down { a: &g.a, z_offset: width }), x.all());
         match self.integers(layer, input, matrices, rows) {
@@ -285,7 +269,7 @@ impl<'a> Decoder<'a> {
             None => matvec::forward(rec, y.all(), view, 0, matrices, down.as_ref(), 1.0, None, rows),
         }
         self.biases(rec, &y, matrices, rows);
-        (y, group.map(|g| g.up(width)))
+        Unfinished::of(&y, group.map(|g| g.up(width)))
     }
 
     /// The integers of an input's only row, for matrices that want them. The first layer's normed input comes from the embeddings, which

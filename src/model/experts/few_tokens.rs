@@ -8,7 +8,7 @@ use crate::ops::linear::experts::ExpertLora;
 use crate::ops::linear::grouped::Source;
 use crate::ops::matvec::grouped as grouped_matvec;
 use crate::ops::pass::Pass;
-use crate::ops::{Rows, cached_gated, rms_norm};
+use crate::ops::{Rows, Unfinished, cached_gated, rms_norm};
 
 impl Experts {
     /// [`Experts::forward_with`] of at most [`crate::ops::matvec::MAX_ROWS`] tokens; nothing is kept for backward.
@@ -43,7 +43,8 @@ impl Experts {
         }
         let gated = &scratch.wide.reshaped(f);
         let up = acts.gate_up.from(f);
-        cached_gated::forward(p.rec.now(), gated, &acts.gate_up, up, None, self.activation, choices, None);
+        let gate = Unfinished::of(&acts.gate_up, None);
+        cached_gated::forward(p.rec.now(), gated, &gate, up, self.activation, choices, None);
         project(p, &acts.z_down, Source::Rows(gated.all()), loras.down);
         let term = loras.down.map(|lora| lora.up(&acts.z_down, 0));
         let (y, x) = (acts.output.rows().all(), gated.all());

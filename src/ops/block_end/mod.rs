@@ -1,10 +1,9 @@
 //! The end of a block and the norm before the next block; for decoding.
 
 use crate::gpu::{Kernel, Recorder};
-use crate::ops::Rows;
-use crate::ops::Up;
 use crate::ops::matvec::integers::Integers;
-use crate::ops::rms_norm::Norm;
+use crate::ops::norm::Norm;
+use crate::ops::{Rows, Unfinished};
 
 /// Twin of `Params` in shaders/block_end/plain.wgsl.
 #[repr(C)]
@@ -36,21 +35,38 @@ pub struct Next<'a> {
     pub integers: Option<&'a Integers>,
 }
 
+/// The end of a block.
+#[derive(Clone, Copy)]
+pub struct End<'a> {
+    /// The norm of its output.
+    pub norm: &'a Norm,
+    /// Factor of the sum.
+    pub scale: f32,
+    /// The norm before the next block.
+    pub next: Option<Next<'a>>,
+    /// Whether the stream before is in `normed`, where [`crate::ops::matvec::forward_ended`] left it.
+    pub ended: bool,
+}
+
+impl<'a> End<'a> {
+    /// The sum without a factor, and nothing after it.
+    pub fn of(norm: &'a Norm) -> End<'a> {
+        End { norm, scale: 1.0, next: None, ended: false }
+    }
+}
+
 /// `stream = scale·(stream + norm(y + B·z))` for `rows` rows of `[rows, D]`; with `next`, also `normed = next(stream)`. A row
-/// of products starts with `y` `[rows, D]` and contains `z`. With `ended`, the stream before lies in `normed`, where
-/// [`crate::ops::matvec::forward_ended`] left it.
+/// of products starts with `y` `[rows, D]` and contains `z`.
 pub fn forward(
     rec: &mut Recorder,
     stream: &Rows,
     normed: &Rows,
-    y: &Rows,
-    up: Option<&Up>,
-    norm: &Norm,
-    next: Option<Next>,
-    scale: f32,
+    y: &Unfinished,
+    End { norm, scale, next, ended }: End,
     rows: usize,
-    ended: bool,
 ) {
+    let up = y.term.as_ref();
+    let y = &y.rows;
     let params = Params {
         width4: (norm.width / 4) as u32,
         y_stride4: (y.stride / 4) as u32,

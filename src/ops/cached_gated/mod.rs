@@ -2,11 +2,9 @@
 
 use crate::base::config::Activation;
 use crate::gpu::{Kernel, Recorder, grid};
-use crate::ops::Rows;
-use crate::ops::Up;
-use crate::ops::View;
 use crate::ops::gated::sizes;
 use crate::ops::matvec::integers::Integers;
+use crate::ops::{Rows, Unfinished, View};
 
 /// Twin of `Params` in shaders/cached_gated/plain.wgsl.
 #[repr(C)]
@@ -30,14 +28,15 @@ struct Params {
 pub fn forward(
     rec: &mut Recorder,
     y: &Rows,
-    gate: &Rows,
+    gate: &Unfinished,
     up: View,
-    adapter: Option<&Up>,
     activation: Activation,
     rows: usize,
     integers: Option<&Integers>,
 ) {
     assert!(integers.is_none() || rows == 1, "integers are for one row");
+    let adapter = gate.term.as_ref();
+    let gate = &gate.rows;
     let rank4 = adapter.map_or(0, |a| (a.rank / 4) as u32);
     let of_up = adapter.filter(|a| a.offsets.len() > 1).map(|a| a.member(1));
     let (up_z_offset, up_b_offset) = of_up.unwrap_or_default();

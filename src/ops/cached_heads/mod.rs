@@ -1,9 +1,8 @@
 //! Norms and rotary embedding of heads, and storing keys and values in the cache; for decoding.
 
 use crate::gpu::{Binding, Kernel, Recorder};
-use crate::ops::Rows;
-use crate::ops::Up;
-use crate::ops::rms_norm::Norm;
+use crate::ops::Unfinished;
+use crate::ops::norm::Norm;
 use crate::ops::rope::Table;
 
 /// Twin of `Params` in shaders/cached_heads/plain.wgsl.
@@ -59,15 +58,10 @@ pub struct Cache {
 }
 
 /// Adds the adapter's term to `rows` rows of `products`, norms and rotates the queries in place, and stores keys and values in
-/// the cache after `past` (u32, `[1]`) tokens. `up` holds the `B` of queries, keys and values, as far as the layer has them.
-pub fn forward(
-    rec: &mut Recorder,
-    products: &Rows,
-    layer: &Heads,
-    up: Option<&Up>,
-    past: &wgpu::Buffer,
-    rows: usize,
-) {
+/// the cache after `past` (u32, `[1]`) tokens. The term is that of queries, keys and values, as far as the layer has them.
+pub fn forward(rec: &mut Recorder, products: &Unfinished, layer: &Heads, past: &wgpu::Buffer, rows: usize) {
+    let up = products.term.as_ref();
+    let products = &products.rows;
     let kv_heads = if layer.kv_norms.is_some() { layer.kv_heads } else { 0 };
     let [k_norm, v_norm] = layer.kv_norms.unwrap_or([layer.q_norm; 2]);
     assert_eq!(layer.q_norm.identity, k_norm.identity, "queries and keys are treated alike");

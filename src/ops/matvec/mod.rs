@@ -9,11 +9,12 @@ use crate::gpu::{Binding, Kernel, Recorder, grid};
 use crate::ops::Param;
 use crate::ops::Rows;
 use crate::ops::Tile;
+use crate::ops::Unfinished;
 use crate::ops::Up;
 use crate::ops::View;
 use crate::ops::Weight;
 use crate::ops::gated;
-use crate::ops::rms_norm::Norm;
+use crate::ops::norm::Norm;
 use integers::Integers;
 
 /// Maximum number of rows. [`crate::ops::linear`] is for more.
@@ -68,11 +69,9 @@ pub struct Down<'a> {
 /// An input that is computed on the fly: `x = activation(gate + B·z)·up`, as in [`crate::ops::cached_gated`].
 pub struct Gated<'a> {
     /// Rows of products that start with the gate, `[rows, K]`, and contain its `z`.
-    pub gate: &'a Rows,
+    pub gate: &'a Unfinished<'a>,
     /// `[rows, K]`.
     pub up: View<'a>,
-    /// The gate's adapter.
-    pub adapter: Option<Up<'a>>,
     /// Function of the gate.
     pub activation: Activation,
 }
@@ -80,9 +79,7 @@ pub struct Gated<'a> {
 /// An input that is computed on the fly: the stream behind a block, `x = stream + norm(y + B·z)`, as in [`crate::ops::block_end`].
 pub struct Ended<'a> {
     /// Row of products that starts with `y` `[K]`, and contains its `z`.
-    pub y: &'a Rows,
-    /// The adapter of `y`.
-    pub adapter: Option<Up<'a>>,
+    pub y: &'a Unfinished<'a>,
     /// The norm of `y`.
     pub norm: &'a Norm,
     /// The stream before the block `[K]`.
@@ -103,8 +100,8 @@ impl<'a> Input<'a> {
     fn view(&self) -> View<'a> {
         match self {
             Input::Stored(x, ..) => *x,
-            Input::Gated(gated) => gated.gate.all(),
-            Input::Ended(ended) => ended.y.all(),
+            Input::Gated(gated) => gated.gate.rows.all(),
+            Input::Ended(ended) => ended.y.rows.all(),
         }
     }
 
@@ -120,8 +117,8 @@ impl<'a> Input<'a> {
     fn adapter(&self) -> Option<&'a Up<'a>> {
         match self {
             Input::Stored(..) => None,
-            Input::Gated(gated) => gated.adapter.as_ref(),
-            Input::Ended(ended) => ended.adapter.as_ref(),
+            Input::Gated(gated) => gated.gate.term.as_ref(),
+            Input::Ended(ended) => ended.y.term.as_ref(),
         }
     }
 

@@ -6,13 +6,13 @@ use crate::base::config::Activation;
 use crate::base::formats::GgmlType;
 use crate::gpu::GpuError;
 use crate::ops::argmax::{Argmax, top};
-use crate::ops::block_end::{self, Next};
+use crate::ops::block_end::{self, End, Next};
 use crate::ops::cached_heads::{Cache, Heads};
 use crate::ops::matvec::integers::Integers;
 use crate::ops::matvec::{self, Down, Ended, Gated};
 use crate::ops::rms_norm::Norm;
 use crate::ops::rope::Table;
-use crate::ops::{Up, cached_gated, cached_heads, per_layer};
+use crate::ops::{Unfinished, Up, cached_gated, cached_heads, per_layer};
 use crate::reference::{gated, linear, rms_norm, rope};
 use crate::selftest::bench::{BYTES, Bench, F32, plus, values, wide};
 
@@ -107,7 +107,8 @@ pub fn heads(b: &mut Bench) -> Result<(), GpuError> {
         tables: [&table, &table],
     };
     b.run(|rec| {
-        cached_heads::forward(rec, products.rows(), &layer, Some(&adapter.up(width)), &before, rows)
+        let products = Unfinished::of(products.rows(), adapter.up(width));
+        cached_heads::forward(rec, &products, &layer, &before, rows)
     })?;
     b.expect_columns("queries", &products, 0, queries, q, F32);
     let written: Vec<usize> = (past..past + rows).map(|t| t % ring).collect();
@@ -139,10 +140,10 @@ pub fn block_ends(b: &mut Bench) -> Result<(), GpuError> {
         let (stream, next) = (b.in_out(width, &stream)?, b.output(width, rows)?);
         let (first, second) = (norm(b, &weight)?, norm(b, &next_weight)?);
         b.run(|rec| {
-            let up = adapter.up(width);
-            let second = Next { norm: &second, integers: None };
-            let (to, then, from) = (stream.rows(), next.rows(), y.rows());
-            block_end::forward(rec, to, then, from, Some(&up), &first, Some(second), 1.25, rows, false);
+            let y = Unfinished::of(y.rows(), adapter.up(width));
+            let second = Some(Next { norm: &second, integers: None });
+            let end = End { scale: 1.25, next: second, ..End::of(&first) };
+            block_end::forward(rec, stream.rows(), next.rows(), &y, end, rows);
         })?;
         b.expect(format!("stream of {width}"), &stream, sum, F32);
         b.expect(format!("next norm of {width}"), &next, next_expected, F32);
@@ -161,9 +162,9 @@ pub fn gates(b: &mut Bench) -> Result<(), GpuError> {
         let products = b.input(2 * width + adapter.width(), &adapter.beside(&products, 2 * width))?;
         let y = b.output(width, rows)?;
         b.run(|rec| {
-            let up = adapter.up(2 * width);
-            let from = products.rows().from(width);
-            cached_gated::forward(rec, y.rows(), products.rows(), from, Some(&up), activation, rows, None);
+            let gate = Unfinished::of(products.rows(), adapter.up(2 * width));
+            let up = products.rows().from(width);
+            cached_gated::forward(rec, y.rows(), &gate, up, activation, rows, None);
         })?;
         b.expect(format!("{activation:?}"), &y, expected, F32);
     }
@@ -181,8 +182,8 @@ pub fn gated_products(b: &mut Bench) -> Result<(), GpuError> {
     let (gate, up) = (b.input(width + RANK, &adapter.beside(&gate, width))?, b.input(width, &up)?);
     let (a, y) = (b.param(width, &a)?, b.output(72 + RANK, rows)?);
     b.run(|rec| {
-        let adapter = Some(adapter.up(width));
-        let x = Gated { gate: gate.rows(), up: up.rows().all(), adapter, activation };
+        let gate = &Unfinished::of(gate.rows(), adapter.up(width));
+        let x = Gated { gate, up: up.rows().all(), activation };
         let down = Down { a: &a, z_offset: 72 };
         matvec::forward_gated(rec, y.view(), &x, &weight, Some(&down), rows);
     })?;
@@ -205,8 +206,8 @@ pub fn ended_products(b: &mut Bench) -> Result<(), GpuError> {
     let (after, norm, a) = (b.output(width, 1)?, norm(b, &weight)?, b.param(width, &a)?);
     let result = b.output(72 + RANK, 1)?;
     b.run(|rec| {
-        let adapter = Some(adapter.up(width));
-        let x = Ended { y: y.rows(), adapter, norm: &norm, stream: stream.rows(), after: after.rows() };
+        let y = &Unfinished::of(y.rows(), adapter.up(width));
+        let x = Ended { y, norm: &norm, stream: stream.rows(), after: after.rows() };
         matvec::forward_ended(rec, result.view(), &x, &matrix, Some(&Down { a: &a, z_offset: 72 }));
     })?;
     b.expect("stream", &after, x, F32);
@@ -227,8 +228,9 @@ pub fn byte_products(b: &mut Bench) -> Result<(), GpuError> {
         let (norm, y) = (norm(b, &weight)?, b.output(72, 1)?);
         b.run(|rec| {
             let next = Some(Next { norm: &norm, integers: Some(&integers) });
-            let (to, then, none) = (before.rows(), normed.rows(), Norm::identity(width));
-            block_end::forward(rec, to, then, zero.rows(), None, &none, next, 1.0, 1, false);
+            let (then, none) = (normed.rows(), Norm::identity(width));
+            let (zero, end) = (Unfinished::of(zero.rows(), None), End { next, ..End::of(&none) });
+            block_end::forward(rec, before.rows(), then, &zero, end, 1);
             matvec::forward_integers(rec, y.view(), then.all(), &integers, &[&matrix], None, None);
         })?;
         b.expect("normed", &normed, x.clone(), F32);
