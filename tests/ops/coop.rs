@@ -325,7 +325,8 @@ fn beside_product(gpu: &Gpu, name: &str, ty: GgmlType, t: usize, beside: Beside)
     run(gpu, |rec| coop_linear::backward(rec, alone.view(), &dy, &weight, 1.0, None, t, false))?;
     let beside = Some(beside);
     run(gpu, |rec| {
-        coop_linear::backward_onto(rec, with.view(), &dy, &weight, 1.0, None, t, false, None, beside)
+        let product = coop_linear::Product::new(with.view(), &dy, &weight, t);
+        coop_linear::backward_onto(rec, &product, None, beside)
     })?;
     match alone.read(gpu, name)? == with.read(gpu, name)? {
         true => Ok(()),

@@ -6,7 +6,7 @@ use rullama_train::gpu::{Gpu, Recorder};
 use rullama_train::ops::Weight;
 use rullama_train::ops::act::Act;
 use rullama_train::ops::gated::plain as gated;
-use rullama_train::ops::linear::coop16;
+use rullama_train::ops::linear::coop16::{self, Product};
 use rullama_train::ops::norm_add::coop16::{self as norm_add, Then};
 use rullama_train::ops::pack::Packed;
 use rullama_train::ops::partial_sums::{Unsummed, add_up};
@@ -38,18 +38,8 @@ fn backward_in_parts(
     run(gpu, |rec| {
         let mut parts = Unsummed::new(t, k, products.len()).expect("there is room");
         for (dy, weight) in products {
-            coop16::backward_onto(
-                rec,
-                untouched.view(),
-                dy,
-                weight,
-                1.0,
-                None,
-                t,
-                false,
-                Some(&mut parts),
-                None,
-            );
+            let product = Product::new(untouched.view(), dy, weight, t);
+            coop16::backward_onto(rec, &product, Some(&mut parts), None);
         }
         go(rec, parts.count);
     })
@@ -140,7 +130,7 @@ pub fn forward(gpu: &Gpu) -> Outcome {
         let act = Act::tiled(stored.clone(), None).packed_by_reader(untouched.rows.clone());
         run(gpu, |rec| {
             let mut parts = Unsummed::new(t, n, 1).expect("there is room");
-            coop16::forward_onto(rec, untouched.view(), &x, &weight, 1.0, None, t, Some(&mut parts));
+            coop16::forward_onto(rec, &Product::new(untouched.view(), &x, &weight, t), Some(&mut parts));
             let (x, then) = ((&act, parts.count), (&to, Then::Sum));
             norm_add::forward(rec, Some(&y.rows), then, x, &norm, &base_rows.rows, 1.0, t);
         })?;

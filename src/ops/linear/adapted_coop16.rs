@@ -1,6 +1,6 @@
 //! [`super::forward`] and [`super::backward`] on 16×16 matrices: operands that are stored in f32 are packed first.
 
-use super::coop16::LowRank;
+use super::coop16::{LowRank, Product};
 use super::{Projection, adapter_input, cuda, finish, masked_backward, matrices, operand};
 use crate::base::Module;
 use crate::gpu::Recorder;
@@ -52,8 +52,9 @@ pub fn forward(
                 scale: lora.scale,
             })
         });
-        let (y, term, unsummed) = (y.staging(), term.as_ref(), unsummed.as_mut());
-        matrices::forward(p.rec.now(), scratch, y.all(), &x, weight, 1.0, term, rows, unsummed);
+        let y = y.staging();
+        let product = Product { lora: term.as_ref(), ..Product::new(y.all(), &x, weight, rows) };
+        matrices::forward(p.rec.now(), scratch, &product, unsummed.as_mut());
     }
     outputs.iter().for_each(|(_, weight, y)| finish(p, weight, y));
     p.rec.leave_parts(outputs[0].2, rows, unsummed, false);
@@ -95,23 +96,11 @@ pub fn backward(
         let mut beside = lora.and_then(|lora| adapter_backward(p, &scratch.thin, lora, some, &dys, z, a));
         for (i, ((module, weight, _), dy)) in some.iter().zip(dys).enumerate() {
             let Some((dx, accumulate)) = dx else { continue };
-            let (dx, accumulate) = (dx.rows().all(), accumulate || first + i > 0);
             let term = lora.and_then(|lora| term_backward(lora, *module, &scratch.thin));
-            let (term, unsummed, beside) = (term.as_ref(), unsummed.as_mut(), beside.take());
-            let rows = p.tokens;
-            matrices::backward(
-                p.rec.now(),
-                scratch,
-                dx,
-                dy,
-                weight,
-                1.0,
-                term,
-                rows,
-                accumulate,
-                unsummed,
-                beside,
-            );
+            let product = Product::new(dx.rows().all(), dy, weight, p.tokens);
+            let accumulate = accumulate || first + i > 0;
+            let product = Product { lora: term.as_ref(), accumulate, ..product };
+            matrices::backward(p.rec.now(), scratch, &product, unsummed.as_mut(), beside.take());
         }
         if let Some(beside) = beside {
             beside.dispatch(p.rec.now());

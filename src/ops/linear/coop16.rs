@@ -1,7 +1,7 @@
 //! The products of [`crate::ops::linear`] on cooperative matrices of 16×16: f16 operands, each row scaled, and f32 sums.
 
 use super::tiling::COOP16;
-use crate::gpu::{Kernel, Product, Recorder};
+use crate::gpu::{self, Kernel, Recorder};
 use crate::ops::Param;
 use crate::ops::Tile;
 use crate::ops::View;
@@ -51,6 +51,57 @@ pub struct LowRank<'a> {
     pub scale: f32,
 }
 
+/// A product of a frozen matrix, with the adapter's part.
+#[derive(Clone, Copy)]
+pub struct Product<'a> {
+    /// The result.
+    pub y: View<'a>,
+    /// The input, or the gradient of the output.
+    pub x: &'a Packed,
+    /// The matrix.
+    pub w: &'a Weight,
+    /// Factor of the matrix's part.
+    pub scale: f32,
+    /// The adapter's part.
+    pub lora: Option<&'a LowRank<'a>>,
+    /// Rows of `x`.
+    pub rows: usize,
+    /// Whether a gradient is added to what `y` holds.
+    pub accumulate: bool,
+}
+
+impl<'a> Product<'a> {
+    /// The product alone, over `rows` rows.
+    pub fn new(y: View<'a>, x: &'a Packed, w: &'a Weight, rows: usize) -> Product<'a> {
+        Product { y, x, w, scale: 1.0, lora: None, rows, accumulate: false }
+    }
+
+    fn params(&self, tile: &Tile) -> Params {
+        let Product { y, x, lora, .. } = *self;
+        Params {
+            rows: self.rows as u32,
+            weight_rows: tile.rows as u32,
+            weight_cols: self.w.cols as u32,
+            tiles: x.tiles(),
+            x_column: 0,
+            y_stride4: y.stride4(),
+            y_offset4: y.offset4(),
+            cols4: 0,
+            columns: 0,
+            ranks: lora.map_or(0, |l| (l.rank / 16) as u32),
+            z_column: lora.map_or(0, |l| (l.z_offset / 16) as u32),
+            z_tiles: lora.map_or(0, |l| l.z.tiles()),
+            lora_offset4: 0,
+            scale: self.scale,
+            lora_scale: lora.map_or(0.0, |l| l.scale),
+            accumulate: 0,
+            part_steps: 0,
+            parts: 0,
+            gradients: GradientParams::default(),
+        }
+    }
+}
+
 /// `y = scale·x·Wᵀ + lora.scale·z·Bᵀ` for `x` `[rows, K]`, `y` `[rows, N]`.
 pub fn forward(
     rec: &mut Recorder,
@@ -61,29 +112,20 @@ pub fn forward(
     lora: Option<&LowRank>,
     rows: usize,
 ) {
-    forward_onto(rec, y, x, w, scale, lora, rows, None);
+    forward_onto(rec, &Product { scale, lora, ..Product::new(y, x, w, rows) }, None);
 }
 
 /// [`forward`], or where `unsummed` is given, which takes a matrix in one buffer, only the parts of the sum, in the place of `y`.
-pub fn forward_onto(
-    rec: &mut Recorder,
-    y: View,
-    x: &Packed,
-    w: &Weight,
-    scale: f32,
-    lora: Option<&LowRank>,
-    rows: usize,
-    mut unsummed: Option<&mut Unsummed>,
-) {
-    for tile in &w.tiles {
+pub fn forward_onto(rec: &mut Recorder, product: &Product, mut unsummed: Option<&mut Unsummed>) {
+    for tile in &product.w.tiles {
         let params = Params {
-            y_offset4: y.offset4() + (tile.first_row / 4) as u32,
-            lora_offset4: lora.map_or(0, |l| (tile.first_row * l.rank / 4) as u32),
+            y_offset4: product.y.offset4() + (tile.first_row / 4) as u32,
+            lora_offset4: product.lora.map_or(0, |l| (tile.first_row * l.rank / 4) as u32),
             cols4: tile.rows.div_ceil(4) as u32,
             columns: tile.rows as u32,
-            ..params(y, x, w, tile, scale, lora, rows)
+            ..product.params(tile)
         };
-        dispatch(rec, "forward", y, x, w, tile, lora, params, unsummed.as_deref_mut(), None);
+        dispatch(rec, "forward", product, tile, params, unsummed.as_deref_mut(), None);
     }
 }
 
@@ -98,77 +140,38 @@ pub fn backward(
     rows: usize,
     accumulate: bool,
 ) {
-    backward_onto(rec, dx, dy, w, scale, lora, rows, accumulate, None, None);
+    let product = Product { scale, lora, accumulate, ..Product::new(dx, dy, w, rows) };
+    backward_onto(rec, &product, None, None);
 }
 
 /// [`backward`], or where `unsummed` is given only the parts of the sum, in the place of `dx`. The gradients `beside` are computed meanwhile.
 pub fn backward_onto(
     rec: &mut Recorder,
-    dx: View,
-    dy: &Packed,
-    w: &Weight,
-    scale: f32,
-    lora: Option<&LowRank>,
-    rows: usize,
-    accumulate: bool,
+    product: &Product,
     mut unsummed: Option<&mut Unsummed>,
     mut beside: Option<Beside>,
 ) {
+    let w = product.w;
     for (i, tile) in w.tiles.iter().enumerate() {
-        let lora = lora.filter(|_| i + 1 == w.tiles.len());
+        let lora = product.lora.filter(|_| i + 1 == w.tiles.len());
+        let product = Product { lora, ..*product };
         let params = Params {
             x_column: (tile.first_row / 16) as u32,
             lora_offset4: lora.map_or(0, |l| (l.first_row * l.matrix.cols / 4) as u32),
-            accumulate: u32::from(accumulate || i > 0),
+            accumulate: u32::from(product.accumulate || i > 0),
             cols4: (w.cols / 4) as u32,
             columns: w.cols as u32,
-            ..params(dx, dy, w, tile, scale, lora, rows)
+            ..product.params(tile)
         };
-        let unsummed = unsummed.as_deref_mut();
-        dispatch(rec, "backward", dx, dy, w, tile, lora, params, unsummed, beside.take());
-    }
-}
-
-fn params(
-    y: View,
-    x: &Packed,
-    w: &Weight,
-    tile: &Tile,
-    scale: f32,
-    lora: Option<&LowRank>,
-    rows: usize,
-) -> Params {
-    Params {
-        rows: rows as u32,
-        weight_rows: tile.rows as u32,
-        weight_cols: w.cols as u32,
-        tiles: x.tiles(),
-        x_column: 0,
-        y_stride4: y.stride4(),
-        y_offset4: y.offset4(),
-        cols4: 0,
-        columns: 0,
-        ranks: lora.map_or(0, |l| (l.rank / 16) as u32),
-        z_column: lora.map_or(0, |l| (l.z_offset / 16) as u32),
-        z_tiles: lora.map_or(0, |l| l.z.tiles()),
-        lora_offset4: 0,
-        scale,
-        lora_scale: lora.map_or(0.0, |l| l.scale),
-        accumulate: 0,
-        part_steps: 0,
-        parts: 0,
-        gradients: GradientParams::default(),
+        dispatch(rec, "backward", &product, tile, params, unsummed.as_deref_mut(), beside.take());
     }
 }
 
 fn dispatch(
     rec: &mut Recorder,
     entry: &'static str,
-    y: View,
-    x: &Packed,
-    w: &Weight,
+    &Product { y, x, w, lora, .. }: &Product,
     tile: &Tile,
-    lora: Option<&LowRank>,
     params: Params,
     unsummed: Option<&mut Unsummed>,
     beside: Option<Beside>,
@@ -186,7 +189,8 @@ fn dispatch(
     let matrix = lora.map_or(rec.unused(5), |l| l.matrix.bind(5));
     let format = w.ty.reader();
     let (rows, columns) = (params.rows as usize, 4 * params.cols4 as usize);
-    let choice = COOP16.choose(rec, Product { shader: COOP16.shader, entry, format, rows, columns, summed });
+    let choice =
+        COOP16.choose(rec, gpu::Product { shader: COOP16.shader, entry, format, rows, columns, summed });
     let kernel = Kernel::new(COOP16.shader, entry).with_format(format);
     let kernel = kernel.with_sizes(COOP16.sizes(choice)).with_size("GROUPED", 0);
     let kernel =

@@ -1,31 +1,20 @@
 //! Products of tiles on 16×16 matrices: by a kernel of CUDA, where they are long enough, or by the device's own.
 
-use super::coop16::{self, LowRank};
+use super::coop16::{self, Product};
 use super::cuda;
 use crate::gpu::Recorder;
 use crate::ops::lora::coop16_gradients::Beside;
-use crate::ops::pack::Packed;
 use crate::ops::partial_sums::Unsummed;
 use crate::ops::pass::Operands;
-use crate::ops::{View, Weight};
 
 /// See [`coop16::forward_onto`]; nothing is left in parts where a kernel of CUDA runs.
-pub fn forward(
-    rec: &mut Recorder,
-    scratch: &Operands,
-    y: View,
-    x: &Packed,
-    w: &Weight,
-    scale: f32,
-    lora: Option<&LowRank>,
-    rows: usize,
-    unsummed: Option<&mut Unsummed>,
-) {
+pub fn forward(rec: &mut Recorder, scratch: &Operands, product: &Product, unsummed: Option<&mut Unsummed>) {
+    let &Product { y, x, w, scale, lora, rows, .. } = product;
     match &scratch.panels {
         Some(panels) if cuda::is_worth(rec, [rows, w.rows, w.cols]) => {
             cuda::forward(rec, panels, y, x, w, scale, lora, rows);
         }
-        _ => coop16::forward_onto(rec, y, x, w, scale, lora, rows, unsummed),
+        _ => coop16::forward_onto(rec, product, unsummed),
     }
 }
 
@@ -33,16 +22,11 @@ pub fn forward(
 pub fn backward(
     rec: &mut Recorder,
     scratch: &Operands,
-    dx: View,
-    dy: &Packed,
-    w: &Weight,
-    scale: f32,
-    lora: Option<&LowRank>,
-    rows: usize,
-    accumulate: bool,
+    product: &Product,
     unsummed: Option<&mut Unsummed>,
     beside: Option<Beside>,
 ) {
+    let &Product { y: dx, x: dy, w, scale, lora, rows, accumulate } = product;
     match &scratch.panels {
         Some(panels) if cuda::is_worth(rec, [rows, w.cols, w.rows]) => {
             if let Some(beside) = beside {
@@ -50,6 +34,6 @@ pub fn backward(
             }
             cuda::backward(rec, panels, dx, dy, w, scale, lora, rows, accumulate);
         }
-        _ => coop16::backward_onto(rec, dx, dy, w, scale, lora, rows, accumulate, unsummed, beside),
+        _ => coop16::backward_onto(rec, product, unsummed, beside),
     }
 }

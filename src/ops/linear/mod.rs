@@ -26,6 +26,7 @@ use crate::ops::pack::Packed;
 use crate::ops::partial_sums::Unsummed;
 use crate::ops::pass::Pass;
 use crate::ops::{Rows, Weight};
+use coop16::Product;
 
 /// A frozen matrix `[N, K]`, the module that it is, and its output or the gradient of that `[T, N]`.
 pub type Projection<'a> = (Module, &'a Weight, &'a Act);
@@ -86,37 +87,23 @@ pub fn frozen(p: &mut Pass, y: &Act, x: &Act, weight: &Weight, scale: f32) {
         return tiled::forward(p.rec.now(), to, x.rows().all(), weight, scale, None, p.tokens);
     };
     let x = operand(p.rec.now(), &scratch.x, x, weight.cols, p.tokens);
+    let product = Product { scale, ..Product::new(to, x, weight, p.tokens) };
     if !y.is_summed_by_reader() {
-        return matrices::forward(p.rec.now(), &scratch, to, x, weight, scale, None, p.tokens, None);
+        return matrices::forward(p.rec.now(), &scratch, &product, None);
     }
     let mut parts = Unsummed::of(weight, p.tokens);
-    coop16::forward_onto(p.rec.now(), to, x, weight, scale, None, p.tokens, parts.as_mut());
+    coop16::forward_onto(p.rec.now(), &product, parts.as_mut());
     p.rec.leave_parts(y, p.tokens, parts, false);
 }
 
 /// `dx = dy·W` for a matrix without adapter.
 pub fn frozen_backward(p: &mut Pass, dx: &Act, dy: &Act, weight: &Weight) {
-    match p.operands() {
-        Some(scratch) => {
-            let dy = operand(p.rec.now(), &scratch.dy, dy, weight.rows, p.tokens);
-            matrices::backward(
-                p.rec.now(),
-                &scratch,
-                dx.rows().all(),
-                dy,
-                weight,
-                1.0,
-                None,
-                p.tokens,
-                false,
-                None,
-                None,
-            );
-        }
-        None => {
-            tiled::backward(p.rec.now(), dx.rows().all(), dy.rows().all(), weight, 1.0, None, p.tokens, false)
-        }
-    }
+    let to = dx.rows().all();
+    let Some(scratch) = p.operands() else {
+        return tiled::backward(p.rec.now(), to, dy.rows().all(), weight, 1.0, None, p.tokens, false);
+    };
+    let dy = operand(p.rec.now(), &scratch.dy, dy, weight.rows, p.tokens);
+    matrices::backward(p.rec.now(), &scratch, &Product::new(to, dy, weight, p.tokens), None, None);
 }
 
 /// Adds the frozen bias of `weight`, where it has one, to its output in staging memory, and stores that.
