@@ -65,6 +65,9 @@ pub mod files;
 
 pub mod base;
 
+#[cfg(feature = "native")]
+pub mod hub;
+
 pub mod data;
 
 pub mod families;

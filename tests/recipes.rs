@@ -674,7 +674,7 @@ fn errors_of_missing_keys_name_accepted_values() {
     let text = "data.train = 'a'\noutput.dir = 'b'";
     assert_message(
         parse(text, &NONE),
-        "r.toml: `model.base` is missing, expected \"tiny\", an Ollama tag such as \"gemma4:e2b\", or the path of a .gguf file",
+        "r.toml: `model.base` is missing, expected \"tiny\", a name that `rullama-train models` lists such as \"gemma4:e2b\", hf:ORG/REPO:TYPE, or the path of a .gguf file",
     );
     let text = "model.base = 'tiny'\noutput.dir = 'b'";
     assert_message(

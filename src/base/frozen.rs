@@ -22,6 +22,7 @@ pub struct Base {
     fingerprint: OnceLock<Fingerprint>,
     vocabulary: OnceLock<String>,
     random: bool,
+    ollama: bool,
 }
 
 impl Base {
@@ -32,7 +33,16 @@ impl Base {
     pub(crate) fn new(gguf: Gguf, name: &str, config: Config) -> Result<Base, Error> {
         let stored = tensors::inventory(&gguf, &config)?;
         let (fingerprint, vocabulary) = (OnceLock::new(), OnceLock::new());
-        Ok(Base { name: name.into(), gguf, config, stored, fingerprint, vocabulary, random: false })
+        Ok(Base {
+            name: name.into(),
+            gguf,
+            config,
+            stored,
+            fingerprint,
+            vocabulary,
+            random: false,
+            ollama: false,
+        })
     }
 
     /// Reads the fingerprint of a base that is not in memory: at most 64 KiB of each tensor.
@@ -72,14 +82,20 @@ impl Base {
         &self.name
     }
 
-    /// Whether the model was opened by the path of a file: neither from Ollama's store nor from the program itself.
+    /// The base under its name in Ollama's store.
+    #[cfg(feature = "native")]
+    pub(crate) fn of_ollama(self) -> Base {
+        Base { ollama: true, ..self }
+    }
+
+    /// Whether the model is a file of its own: neither from Ollama's store nor part of the program.
     pub fn is_file(&self) -> bool {
-        self.name != "tiny" && std::path::Path::new(self.gguf.file()) == std::path::Path::new(&self.name)
+        self.name != "tiny" && !self.ollama
     }
 
     /// Whether the model was opened by its name in Ollama's store.
     pub fn is_ollama(&self) -> bool {
-        self.name != "tiny" && !self.is_file()
+        self.ollama
     }
 
     /// A matrix without its bytes, by its name as in [`Base::matrix`].

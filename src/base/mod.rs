@@ -1,6 +1,6 @@
 //! The frozen base model: from a file on the user's disk to checked, named, still quantized matrices.
 //!
-//! `ollama` finds the file, `gguf` reads and writes it, `formats` has its weight formats and `quantize` their encoders,
+//! `ollama` and `stores` find the file, `gguf` reads and writes it, `formats` has its weight formats and `quantize` their encoders,
 //! `config` describes the model's shape, `tensors` checks the tensors, [`Base`] hands them out, and `fingerprint` recognizes
 //! the base. [`crate::families`] opens it.
 
@@ -15,6 +15,8 @@ mod module;
 #[cfg(feature = "native")]
 pub mod ollama;
 pub mod quantize;
+#[cfg(feature = "native")]
+pub mod stores;
 pub(crate) mod tensors;
 
 pub use fingerprint::Fingerprint;
@@ -70,6 +72,14 @@ pub enum Error {
     /// The model is not in Ollama's store, or has no GGUF there.
     #[error("{name}: {problem}")]
     Ollama {
+        /// The model as the user named it.
+        name: String,
+        /// The problem: found, searched, and the next step.
+        problem: String,
+    },
+    /// The model is not where its name says: in the Hugging Face cache, or in a folder of another program.
+    #[error("{name}: {problem}")]
+    Stored {
         /// The model as the user named it.
         name: String,
         /// The problem: found, searched, and the next step.

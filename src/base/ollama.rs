@@ -248,7 +248,9 @@ fn not_found(name: &str, parts: &Name, stores: &[PathBuf]) -> String {
             format!("did you mean {nearest}? Otherwise run `ollama pull` with a tag that exists")
         }
         // More often a path or a name of Hugging Face than a namespace of Ollama.
-        None if name.contains('/') => "check the path".into(),
+        None if name.contains('/') => {
+            format!("check the path, write hf:{name} for a repository of the Hugging Face Hub")
+        }
         None => format!("run `ollama pull {name}`"),
     };
     format!(

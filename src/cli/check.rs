@@ -8,7 +8,7 @@ use anyhow::Result;
 use pollster::block_on;
 use rullama_train::adapter::formats::peft;
 use rullama_train::adapter::lora::Adapter;
-use rullama_train::data::batch::MicroBatch;
+use rullama_train::data::batch::{MicroBatch, Sample};
 use rullama_train::data::compare;
 use rullama_train::files;
 use rullama_train::recipe::Recipe;
@@ -16,6 +16,7 @@ use rullama_train::run::pace::{Pace, evaluations_after};
 use rullama_train::run::{self, answers};
 use rullama_train::train::Trainer;
 use rullama_train::words;
+use serde_json::{Value, json};
 
 use super::output;
 use super::recipe_args::quoted;
@@ -77,10 +78,30 @@ pub fn run(
             format!("{} was not tried on these samples; `{command}` proposes a rate", words::rate(rate)),
         );
     }
-    match gradients {
-        Some(path) => write_gradients(path, &session, &trainer, &initial.adapter),
-        None => Ok(()),
+    if let Some(path) = gradients {
+        write_gradients(path, &session, &trainer, &initial.adapter)?;
     }
+    finish(&session, &initial.adapter, &trainer, &gpu.description().to_string());
+    Ok(())
+}
+
+/// Prints the object of `--json`.
+fn finish(session: &Session, initial: &Adapter, trainer: &Trainer, device: &str) {
+    let counts = |samples: &[Sample]| {
+        let tokens: usize = samples.iter().map(|sample| sample.ids.len()).sum();
+        let loss: usize = samples.iter().map(Sample::loss_tokens).sum();
+        json!({ "samples": samples.len(), "tokens": tokens, "loss_tokens": loss })
+    };
+    let data = &session.prepared.data;
+    let of_plan = trainer.plan().bytes.iter().filter(|(_, bytes)| *bytes > 0);
+    let lines: Vec<Value> = of_plan.map(|(what, bytes)| json!({ "what": what, "bytes": bytes })).collect();
+    output::finish(json!({
+        "recipe": super::pull::pinned(&session.recipe).pinned(&session.frozen.fingerprint).to_resolved_toml(),
+        "base": session.frozen.base.name(), "device": device, "parameters": initial.parameters(),
+        "steps": session.prepared.steps.plans.len(), "train": counts(&data.train), "validation": counts(&data.validation),
+        "plan": { "lines": lines, "bytes": trainer.plan().total() },
+        "notices": data.notices.iter().map(ToString::to_string).chain(session.prepared.advice.clone()).collect::<Vec<_>>(),
+    }));
 }
 
 /// Writes loss and gradients of the first step.

@@ -10,6 +10,7 @@ use rullama_train::recipe::{OptimizerKind, Recipe};
 use rullama_train::report::Range;
 use rullama_train::run;
 use rullama_train::run::range_test::{Point, RangeTest, STEPS};
+use serde_json::json;
 
 use super::output::{self, Progress, line, text};
 use super::setup::summary;
@@ -69,6 +70,7 @@ pub fn run(recipe: &Recipe, recipe_file: &Path, args: &RateArgs) -> Result<()> {
     };
     files::write_atomic(&page, range.html().as_bytes())?;
     line("page", page.display());
+    output::finish(json!({ "learning_rate": range.proposed, "page": page, "advice": range.advice }));
     Ok(())
 }
 

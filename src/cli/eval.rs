@@ -45,6 +45,7 @@ impl EvalArgs {
 /// Evaluates the base, and the base with the adapter if there is one.
 pub fn run(recipe: &Recipe, args: &EvalArgs) -> Result<()> {
     output::progress::silence(args.json);
+    super::pull::base(&recipe.model.base)?;
     let frozen = OpenBase::open(recipe)?;
     bus_error::name(frozen.base.gguf().file());
     let (recipe, data) = run::fitted(recipe, &frozen, |recipe| validation_data(recipe, args, &frozen))?;

@@ -8,7 +8,9 @@ use pollster::block_on;
 use rullama_train::adapter::{self, AdapterPath, Format, WriteOptions};
 use rullama_train::base::Base;
 use rullama_train::verify;
+use serde_json::json;
 
+use super::publish::Target;
 use super::setup::comparison::{Comparison, ComparisonArgs};
 use super::{bus_error, interrupted, output};
 
@@ -19,10 +21,17 @@ pub struct ExportArgs {
     #[arg(required = true, value_name = "PATH[=WEIGHT]")]
     adapters: Vec<AdapterPath>,
     /// Format: peft, peft-conditional-generation, gguf-lora, gguf-lora-f16, mlx or rullama-v0; may be repeated.
-    #[arg(long, value_name = "FORMAT", required = true)]
+    #[arg(long, value_name = "FORMAT", required_unless_present = "push")]
     to: Vec<Format>,
-    /// Base model: "tiny", an Ollama tag, or the path of a .gguf file [default: the base that the adapter's files name].
-    #[arg(long)]
+    /// Send the exports to this repository of the Hugging Face Hub, with a model card; without --to, the PEFT adapter of the folder. A new
+    /// repository is private.
+    #[arg(long, value_name = "hf:USER/NAME")]
+    push: Option<String>,
+    /// With --push, make a new repository public.
+    #[arg(long, requires = "push")]
+    public: bool,
+    /// Base model: "tiny", a name that `models` lists, hf:ORG/REPO:TYPE, or the path of a .gguf file [default: the base that the adapter's files name].
+    #[arg(long, add = crate::cli::complete::base())]
     base: Option<String>,
     /// Output folder [default: the adapter's folder]. Required for several adapters.
     #[arg(long, value_name = "DIR")]
@@ -35,15 +44,34 @@ pub struct ExportArgs {
     force: bool,
     #[command(flatten)]
     held_out: ComparisonArgs,
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
 }
 
 /// Loads the adapters and writes their sum in every format.
 pub fn run(args: &ExportArgs) -> Result<()> {
+    if args.json {
+        output::keep();
+    }
+    exported(args)?;
     let dir = folder(args)?;
+    let written = args.to.iter().map(|format| json!({ "format": format.name(), "path": format.place(dir) }));
+    let repo = args.push.as_deref().map(|name| name.trim_start_matches("hf:"));
+    output::finish(json!({ "exports": written.collect::<Vec<_>>(), "sent_to": repo }));
+    Ok(())
+}
+
+fn exported(args: &ExportArgs) -> Result<()> {
+    let dir = folder(args)?;
+    let target = args.push.as_deref().map(|name| Target::check(name, args.public)).transpose()?;
     check_places(args, dir)?;
     let base = open_base(&args.adapters, args.base.as_deref())?;
     bus_error::name(base.gguf().file());
     interrupted::clean_up()?;
+    if let (Some(target), []) = (&target, &args.to[..]) {
+        return target.send(&base, &[Format::Peft], dir, source(args));
+    }
     let found = adapter::load(&args.adapters, &base, None, args.allow_other_base.into())?;
     let adapter = &found.adapter;
     let origin = &found.origin;
@@ -66,7 +94,7 @@ pub fn run(args: &ExportArgs) -> Result<()> {
             output::line("exported", format!("{place}: {name}, reloaded; logits were not compared"));
         }
         next_steps(args, &base, dir);
-        return Ok(());
+        return target.map_or(Ok(()), |target| target.send(&base, &args.to, dir, source(args)));
     };
     comparison.show();
     let Comparison { gpu, held_out, text, offload } = &comparison;
@@ -76,7 +104,14 @@ pub fn run(args: &ExportArgs) -> Result<()> {
     bar.finish_and_clear();
     let result = output::written(written?, text);
     next_steps(args, &base, dir);
-    result
+    result?;
+    target.map_or(Ok(()), |target| target.send(&base, &args.to, dir, source(args)))
+}
+
+/// The folder that tells how the first adapter was trained.
+fn source(args: &ExportArgs) -> &Path {
+    let path = &args.adapters[0].path;
+    if path.is_dir() { path } else { path.parent().unwrap_or(path) }
 }
 
 /// Prints how to use the exports that were written.
@@ -114,6 +149,7 @@ fn check_places(args: &ExportArgs, dir: &Path) -> Result<()> {
 /// Opens the base `named`, or the one that the first adapter's files name.
 fn open_base(adapters: &[AdapterPath], named: Option<&str>) -> Result<Base> {
     if let Some(name) = named {
+        super::pull::base(name)?;
         return Ok(Base::open(name)?);
     }
     let path = &adapters[0].path;

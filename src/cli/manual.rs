@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::{Arg, Args, Command};
-use clap_complete::Shell;
+use clap_complete::env::Shells;
 use rullama_train::files;
 
 use super::output;
@@ -14,7 +14,8 @@ use super::output;
 #[derive(Args)]
 pub struct CompletionsArgs {
     /// The shell.
-    shell: Shell,
+    #[arg(value_parser = ["bash", "elvish", "fish", "powershell", "zsh"])]
+    shell: String,
 }
 
 /// Options of `man`.
@@ -24,13 +25,16 @@ pub struct ManArgs {
     dir: Option<PathBuf>,
 }
 
-/// Prints the completion script of a shell.
-pub fn completions(mut command: Command, args: &CompletionsArgs) {
-    let name = command.get_name().to_string();
+/// Prints the completion script of a shell. It asks this program, which knows the models on the machine.
+pub fn completions(command: &Command, args: &CompletionsArgs) -> Result<()> {
+    let name = command.get_name();
+    let shells = Shells::builtins();
+    let shell = shells.completer(&args.shell).expect("clap has checked the name");
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut command, name, &mut script);
+    shell.write_registration("COMPLETE", name, name, name, &mut script)?;
     // A closed stdout is not an error.
     let _ = std::io::stdout().write_all(&script);
+    Ok(())
 }
 
 /// Prints the main manual page, or writes the pages of all commands to a folder.

@@ -13,6 +13,7 @@ use rullama_train::base::{Base, GgmlType, Gguf};
 use rullama_train::files;
 use rullama_train::recipe::{Recipe, Template};
 use rullama_train::verify;
+use serde_json::json;
 
 use super::ollama::{Target, modelfile};
 use super::recipe_args::quoted;
@@ -25,8 +26,8 @@ pub struct MergeArgs {
     /// Adapters: PEFT or mlx-lm folders, GGUF LoRA or rullama-lora-v0 files. Several are added up, as in A=0.7 B=0.3.
     #[arg(required = true, value_name = "PATH[=WEIGHT]")]
     adapters: Vec<AdapterPath>,
-    /// Base model that the adapter was trained on: "tiny", an Ollama tag, or the path of a .gguf file.
-    #[arg(long)]
+    /// Base model that the adapter was trained on: "tiny", a name that `models` lists, hf:ORG/REPO:TYPE, or the path of a .gguf file.
+    #[arg(long, add = crate::cli::complete::base())]
     base: String,
     /// File to write. A Modelfile for Ollama is written next to it [default with --ollama NAME: NAME/NAME.gguf].
     #[arg(long, value_name = "FILE.gguf", required_unless_present = "ollama")]
@@ -46,6 +47,9 @@ pub struct MergeArgs {
     allow_other_base: bool,
     #[command(flatten)]
     held_out: ComparisonArgs,
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
 }
 
 fn parse_type(name: &str) -> Result<MergeType, String> {
@@ -57,6 +61,17 @@ fn parse_type(name: &str) -> Result<MergeType, String> {
 
 /// Merges, and creates the model in Ollama if asked to.
 pub fn run(args: &MergeArgs) -> Result<()> {
+    if args.json {
+        output::keep();
+    }
+    let modelfile = merged(args)?;
+    output::finish(json!({ "model": args.out(), "modelfile": modelfile, "ollama": args.ollama }));
+    Ok(())
+}
+
+/// Merges, and returns the path of the Modelfile.
+fn merged(args: &MergeArgs) -> Result<PathBuf> {
+    super::pull::base(&args.base)?;
     let base = Base::open(&args.base)?;
     bus_error::name(base.gguf().file());
     interrupted::clean_up()?;
@@ -79,15 +94,15 @@ pub fn run(args: &MergeArgs) -> Result<()> {
     let template = Template::Auto;
     let modelfile = write(&base, &adapter, &out, (args.ty, &template), comparison.as_ref(), &output::line)?;
     match target {
-        Some(target) => target.create(&modelfile, &output::line),
+        Some(target) => target.create(&modelfile, &output::line)?,
         None => {
             output::command(
                 "ollama",
                 &format!("ollama create NAME -f {}", quoted(&modelfile.to_string_lossy())),
             );
-            Ok(())
         }
     }
+    Ok(modelfile)
 }
 
 /// The end of a run with `output.ollama`: merges the trained adapter into a file of the run's folder and creates the model.

@@ -2,20 +2,27 @@
 
 mod bench;
 mod bus_error;
+mod card;
 mod check;
 mod check_lr;
+mod complete;
 mod eval;
+mod example;
 mod export;
 mod fault;
 mod http;
 mod init;
 mod inspect;
 mod interrupted;
+mod make_data;
 mod manual;
+mod mcp;
 mod merge;
 mod models;
 mod ollama;
 pub mod output;
+mod publish;
+mod pull;
 mod ranks;
 mod recipe_args;
 mod selftest;
@@ -67,6 +74,9 @@ enum Verb {
         measure: Option<usize>,
         #[command(flatten)]
         rate: check_lr::RateArgs,
+        /// Print one JSON object.
+        #[arg(long)]
+        json: bool,
     },
     /// Time training steps or replies on random tokens: tokens per second, memory, time per kernel.
     Bench(bench::BenchArgs),
@@ -93,12 +103,20 @@ enum Verb {
     Web(web::WebArgs),
     /// Open the training page in a browser, using this program as its backend.
     Ui(ui::UiArgs),
+    /// Write a recipe for the built-in model and its samples, to try the program: then `rullama-train recipes/chat.toml`.
+    Example(example::ExampleArgs),
+    /// Serve the Model Context Protocol on stdin and stdout, for agents: the client starts this command.
+    Mcp(mcp::McpArgs),
     /// Write a commented recipe for your own samples, from flags or by asking.
     Init(init::InitArgs),
+    /// Write questions and answers about documents with a model: a file of samples to read and edit.
+    MakeData(make_data::MakeDataArgs),
     /// Describe a GGUF file, an adapter, a checkpoint, the output folder of a run, or samples; print token ids.
     Inspect(inspect::InspectArgs),
-    /// List the models in Ollama's store, and whether they can be trained.
+    /// List the models on this machine, wherever other programs keep them, and whether they can be trained.
     Models(models::ModelsArgs),
+    /// Download a model or a data set of the Hugging Face Hub into its cache, or its newest revision.
+    Pull(pull::PullArgs),
     /// Print the JSON schema of recipes, for editors and scripts.
     Schema,
     /// Print shell completions.
@@ -126,9 +144,13 @@ impl Verb {
             Verb::Serve(_) => "serve",
             Verb::Web(_) => "web",
             Verb::Ui(_) => "ui",
+            Verb::Mcp(_) => "mcp",
+            Verb::Example(_) => "example",
             Verb::Init(_) => "init",
+            Verb::MakeData(_) => "make-data",
             Verb::Inspect(_) => "inspect",
             Verb::Models(_) => "models",
+            Verb::Pull(_) => "pull",
             Verb::Schema => "schema",
             Verb::Completions(_) => "completions",
             Verb::Man(_) => "man",
@@ -207,6 +229,7 @@ pub fn run() -> Result<ExitCode> {
         unsafe { std::env::set_var("NODEVICE_SELECT", "1") };
     }
     bus_error::explain();
+    clap_complete::CompleteEnv::with_factory(Cli::command).complete();
     refuse_unknown_command()?;
     let cli = Cli::parse();
     fault::of_disk()?;
@@ -218,10 +241,12 @@ pub fn run() -> Result<ExitCode> {
         (Some(Verb::Train { recipe, how }), _) => return train::run(&recipe, &how),
         (None, Some(recipe)) => return train::run(&recipe, &cli.how),
         (Some(Verb::Selftest(args)), _) => return selftest::run(&args),
-        (Some(Verb::Check { recipe, rate, .. }), _) if rate.lr => {
+        (Some(Verb::Check { recipe, rate, json, .. }), _) if rate.lr => {
+            json.then(output::keep);
             check_lr::run(&recipe.read()?, &recipe.recipe, &rate)
         }
-        (Some(Verb::Check { recipe, gradients, measure, .. }), _) => {
+        (Some(Verb::Check { recipe, gradients, measure, json, .. }), _) => {
+            json.then(output::keep);
             check::run(&recipe.read()?, &recipe.recipe, gradients.as_deref(), measure)
         }
         (Some(Verb::Eval { recipe, eval }), _) => {
@@ -236,17 +261,18 @@ pub fn run() -> Result<ExitCode> {
         (Some(Verb::Serve(args)), _) => serve::run(&args),
         (Some(Verb::Web(args)), _) => web::run(&args),
         (Some(Verb::Ui(args)), _) => ui::run(&args),
+        (Some(Verb::Mcp(args)), _) => mcp::run(&args),
+        (Some(Verb::Example(args)), _) => example::run(&args),
         (Some(Verb::Init(args)), _) => init::run(&args),
+        (Some(Verb::MakeData(args)), _) => make_data::run(&args),
         (Some(Verb::Inspect(args)), _) => inspect::run(&args),
         (Some(Verb::Models(args)), _) => models::run(&args),
+        (Some(Verb::Pull(args)), _) => pull::run(&args),
         (Some(Verb::Schema), _) => {
             output::text(format_args!("{:#}", rullama_train::recipe::schema()));
             Ok(())
         }
-        (Some(Verb::Completions(args)), _) => {
-            manual::completions(Cli::command(), &args);
-            Ok(())
-        }
+        (Some(Verb::Completions(args)), _) => manual::completions(&Cli::command(), &args),
         (Some(Verb::Man(args)), _) => manual::man(Cli::command(), &args),
         (Some(Verb::DescribeCli), _) => {
             output::text(manual::markdown(Cli::command()).trim_end());

@@ -1,12 +1,18 @@
-//! `models`: the models in Ollama's store, and whether they can be trained.
+//! `models`: the models on this machine, and whether they can be trained.
+
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use clap::Args;
-use rullama_train::base::{Base, ollama};
+use pollster::block_on;
+use rullama_train::base::formats::file_type_name;
+use rullama_train::base::stores::{self, Stored};
+use rullama_train::base::{Base, Gguf};
 use rullama_train::families;
+use rullama_train::gpu::{Backend, Gpu};
 use serde_json::{Value, json};
 
-use super::output;
+use super::{bench, output};
 
 /// Options of `models`.
 #[derive(Args)]
@@ -19,35 +25,77 @@ pub struct ModelsArgs {
 /// A model that can be named in `model.base`.
 pub struct Found {
     name: String,
+    store: &'static str,
+    path: Option<PathBuf>,
     /// Size of the weights in bytes, if they are on this machine.
     size: Option<u64>,
+    /// Architecture, and type of the weights as `llama-quantize` names it.
+    architecture: Option<String>,
+    weights: Option<String>,
     /// The shape, or why the model cannot be trained.
     shape: Result<String, String>,
+    /// GPU memory of the smallest plan, where it was made.
+    memory: Option<u64>,
 }
 
 impl Found {
-    /// Opens the model `name`: "tiny", an Ollama tag, or the path of a .gguf file.
-    pub fn of(name: String) -> Found {
-        let stored = match name.as_str() {
-            "tiny" => None,
-            _ => ollama::resolve(&name, &ollama::stores()).ok().and_then(|path| path.metadata().ok()),
+    /// Describes a stored model. `gpu` plans its training.
+    fn of(stored: Stored, gpu: Option<&Gpu>) -> Found {
+        let Stored { name, path, store } = stored;
+        let file = path.as_deref().and_then(|path| Gguf::open(path).ok());
+        let base = match name.as_str() {
+            "tiny" => Base::tiny(),
+            _ => match (file, &path) {
+                (Some(gguf), Some(_)) => Base::from_gguf(gguf, &name),
+                _ => Base::open(&name),
+            },
         };
-        let shape = Base::open(&name);
-        let built_in = shape.as_ref().ok().map(|base| base.gguf().bytes().len() as u64);
-        let shape = shape.map(|base| shape_of(&base)).map_err(|error| {
-            // The line starts with the name already.
-            let error = error.to_string();
-            error.split_once(": ").map_or(error.clone(), |(_, problem)| problem.to_string())
-        });
-        Found { size: stored.map(|file| file.len()).or(built_in), name, shape }
+        let gguf = path.as_deref().and_then(|path| Gguf::open(path).ok());
+        let gguf = gguf.as_ref().or_else(|| base.as_ref().ok().map(Base::gguf));
+        let text = |key: &str| gguf?.get::<&str>(key).ok().flatten().map(str::to_owned);
+        let weights = gguf.and_then(|gguf| gguf.get::<u32>("general.file_type").ok().flatten());
+        Found {
+            size: gguf.map(Gguf::file_size),
+            architecture: text("general.architecture"),
+            weights: weights.and_then(file_type_name).map(str::to_owned),
+            memory: base.as_ref().ok().zip(gpu).and_then(|(base, gpu)| bench::smallest(gpu, base).ok()),
+            shape: base.map(|base| shape_of(&base)).map_err(|error| {
+                // The line starts with the name already.
+                let error = error.to_string();
+                error.split_once(": ").map_or(error.clone(), |(_, problem)| problem.to_string())
+            }),
+            name,
+            store,
+            path,
+        }
+    }
+
+    /// The model in a file.
+    pub fn of_file(path: &Path) -> Found {
+        let stored =
+            Stored { name: path.to_string_lossy().into_owned(), path: Some(path.into()), store: "folder" };
+        Found::of(stored, None)
     }
 
     /// Its fields as an object.
     pub fn json(&self) -> Value {
         json!({
             "model": self.name, "bytes": self.size, "trainable": self.shape.is_ok(),
-            "shape": self.shape.as_ref().ok(), "problem": self.shape.as_ref().err(),
+            "shape": self.shape.as_ref().ok(), "problem": self.shape.as_ref().err(), "store": self.store, "path": self.path,
+            "architecture": self.architecture, "type": self.weights, "trains_in_bytes": self.memory,
         })
+    }
+
+    /// Size, architecture, type, memory and shape, or the problem.
+    fn about(&self) -> String {
+        let kind =
+            [&self.architecture, &self.weights].into_iter().flatten().cloned().collect::<Vec<_>>().join(" ");
+        let memory =
+            self.memory.map_or(String::new(), |bytes| format!(" in {} or more", output::bytes(bytes)));
+        match &self.shape {
+            Ok(shape) => format!("{kind}, trains{memory}: {shape}"),
+            Err(problem) => format!("cannot be trained: {problem}"),
+        }
     }
 }
 
@@ -61,41 +109,54 @@ pub fn shape_of(base: &Base) -> String {
 
 /// Names of the models on this machine that can be trained, the built-in one first.
 pub fn trainable() -> Vec<String> {
-    all().into_iter().filter(|found| found.shape.is_ok()).map(|found| found.name).collect()
+    all(None).into_iter().filter(|found| found.shape.is_ok()).map(|found| found.name).collect()
 }
 
-/// The built-in model and the models of every store.
-pub fn all() -> Vec<Found> {
-    let mut names: Vec<String> = ollama::stores().iter().flat_map(|store| ollama::installed(store)).collect();
-    names.sort();
-    names.dedup();
-    names.insert(0, "tiny".into());
-    names.into_iter().map(Found::of).collect()
+/// Whether a model of this name is on this machine.
+pub fn is_known(name: &str) -> bool {
+    name == "tiny" || stores::models().iter().any(|stored| stored.name == name)
+}
+
+/// The built-in model and the models of every store. `gpu` plans their training.
+pub fn all(gpu: Option<&Gpu>) -> Vec<Found> {
+    let tiny = Stored { name: "tiny".into(), path: None, store: "built in" };
+    std::iter::once(tiny).chain(stores::models()).map(|stored| Found::of(stored, gpu)).collect()
 }
 
 /// Lists the built-in model and the models of every store.
 pub fn run(args: &ModelsArgs) -> Result<()> {
-    let found = all();
-    let stores: Vec<String> = ollama::stores().iter().map(|store| store.display().to_string()).collect();
+    let gpu = block_on(Gpu::open(Backend::Auto, None, false)).ok();
+    // The plan is for GPUs, also where there is none.
+    let gpu = gpu.map(|gpu| gpu.with_kernels(gpu.kernels().without_software()));
+    let found = all(gpu.as_ref());
+    let stores = stores::all();
     if args.json {
         let models = found.iter().map(Found::json);
-        output::text(json!({ "stores": stores, "models": models.collect::<Vec<_>>() }));
+        let stores = stores.iter().map(|store| json!({ "store": store.title, "folders": store.folders }));
+        output::text(json!({ "stores": stores.collect::<Vec<_>>(), "models": models.collect::<Vec<_>>() }));
         return Ok(());
     }
     let width = found.iter().map(|model| model.name.chars().count()).max().unwrap_or(0);
-    for Found { name, size, shape } in &found {
+    let mut last = "built in";
+    for model in &found {
+        if model.store != last {
+            last = model.store;
+            let store = stores.iter().find(|store| store.title == last);
+            let folders = store.map_or(String::new(), |store| stores::listed(&store.folders));
+            output::text(format_args!("\n{last}, {folders}"));
+        }
+        let Found { name, size, .. } = model;
         let size = size.map_or("–".into(), output::bytes);
-        let verdict = match shape {
-            Ok(shape) => format!("can be trained: {shape}"),
-            Err(problem) => format!("cannot be trained: {problem}"),
-        };
         let built_in = if name == "tiny" { " (built in)" } else { "" };
-        output::row(&format!("{name:<width$}  {size:>10}  "), &format!("{verdict}{built_in}"));
+        output::row(&format!("{name:<width$}  {size:>10}  "), &format!("{}{built_in}", model.about()));
     }
     if found.len() == 1 {
-        let stores = stores.join(", ");
+        output::text("\nno other models found; searched were");
+        for store in stores.iter().filter(|store| !store.folders.is_empty()) {
+            output::line(store.title, stores::listed(&store.folders));
+        }
         output::text(format_args!(
-            "\nno Ollama models found in {stores}; run `ollama pull {}`, or set OLLAMA_MODELS",
+            "run `ollama pull {}`, `rullama-train pull hf:ORG/REPO:TYPE`, or set OLLAMA_MODELS, HF_HOME or RULLAMA_MODELS",
             families::ALL[0].example
         ));
     }

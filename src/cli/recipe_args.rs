@@ -7,6 +7,8 @@ use clap::Args;
 use rullama_train::files;
 use rullama_train::recipe::{Recipe, split_override};
 
+use super::pull;
+
 /// A recipe and overrides of its keys.
 #[derive(Args, Clone)]
 pub struct RecipeArgs {
@@ -18,10 +20,11 @@ pub struct RecipeArgs {
 }
 
 impl RecipeArgs {
-    /// Reads the recipe and checks that the files it names exist.
+    /// Reads the recipe, checks that the files it names exist, and downloads what it names on the Hub.
     pub fn read(&self) -> Result<Recipe> {
         let recipe = self.parse()?;
         recipe.check_files()?;
+        pull::recipe(&recipe)?;
         Ok(recipe)
     }
 

@@ -4,29 +4,38 @@
 use std::path::Path;
 
 use super::{ALL, Family, named};
-#[cfg(feature = "native")]
-use crate::base::ollama;
 use crate::base::{Base, Error, Gguf, Source};
+#[cfg(feature = "native")]
+use crate::base::{ollama, stores};
 use crate::data::tokenizer::{Tokenizer, TokenizerData};
 
 impl Base {
-    /// Opens the model that the user names: `tiny` (part of the program), a GGUF file, or a model in Ollama's store.
+    /// Opens the model that the user names: `tiny` (part of the program), a GGUF file, or a model that `rullama-train models` lists.
     ///
-    /// `spec` is a file where the file exists, or where it ends in `.gguf` or looks like a path (`./…`, `~…`, absolute).
-    /// Everything else is an Ollama name, which may contain `/` too.
+    /// `spec` is a file where the file exists. A name with the prefix of a store, such as `hf:`, is a model there. Otherwise it is
+    /// a file where it ends in `.gguf` or looks like a path (`./…`, `~…`, absolute). Everything else is an Ollama name, which may
+    /// contain `/` too, or else the name of a repository in the Hugging Face cache.
     #[cfg(feature = "native")]
     pub fn open(spec: &str) -> Result<Base, Error> {
         if spec == "tiny" {
             return Base::tiny();
         }
         let path = Path::new(spec);
-        let looks_like_path =
-            spec.ends_with(".gguf") || spec.starts_with(['.', '~', '/']) || spec.contains('\\');
-        if looks_like_path || path.is_file() {
-            return Base::from_gguf(Gguf::open(path)?, spec);
+        let of_file = |path: &Path| Base::from_gguf(Gguf::open(path)?, spec);
+        if path.is_file() {
+            return of_file(path);
         }
-        let blob = ollama::resolve(spec, &ollama::stores())?;
-        Base::from_gguf(Gguf::open(&blob)?, spec)
+        if let Some(stored) = stores::resolve(spec) {
+            return of_file(&stored?);
+        }
+        if spec.ends_with(".gguf") || spec.starts_with(['.', '~', '/']) || spec.contains('\\') {
+            return of_file(path);
+        }
+        match (ollama::resolve(spec, &ollama::stores()), stores::resolve(&format!("hf:{spec}"))) {
+            (Ok(blob), _) => Ok(of_file(&blob)?.of_ollama()),
+            (Err(_), Some(Ok(cached))) => of_file(&cached),
+            (Err(error), _) => Err(error),
+        }
     }
 
     /// The model that is part of the program.
@@ -85,7 +94,8 @@ fn of_file(gguf: &Gguf) -> Result<&'static Family, Error> {
     };
     if let Some(parts @ 2..) = gguf.get::<u32>("split.count")? {
         return unsupported(format!(
-            "is one of {parts} parts of a split file, expected a whole one; join them with `llama-gguf-split --merge`"
+            "is one of {parts} parts of a split file, expected the first of them with the others beside it (NAME-00001-of-{parts:05}.gguf); \
+             name that one, or join them with `llama-gguf-split --merge`"
         ));
     }
     Ok(family)

@@ -88,7 +88,10 @@ impl Recipe {
         };
         let init = self.lora.init_from.iter().map(|p| ("lora.init_from", &p.path));
         let mut all = data.chain(sources).chain(valid).chain(template).chain(init);
-        match all.find(|(_, path)| !files::exists(path) && !dataset::files::is_pattern(path)) {
+        let is_missing = |path: &Path| {
+            !files::exists(path) && !dataset::files::is_pattern(path) && !dataset::files::is_of_hub(path)
+        };
+        match all.find(|(_, path)| is_missing(path)) {
             Some((key, path)) => Err(RecipeError::NoFile { key, path: absolute(path) }),
             None => Ok(()),
         }

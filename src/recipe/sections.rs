@@ -47,7 +47,7 @@ pub(super) fn noted() -> Vec<Seen> {
 /// `[model]`: the base model.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Model {
-    /// `tiny` (the model in `models/`), the path of a `.gguf` file, or an Ollama tag.
+    /// `tiny` (the model in `models/`), the path of a `.gguf` file, a name that `rullama-train models` lists, or one of the Hub.
     pub base: String,
     /// Fingerprint that the base must have. The resolved recipe of a run contains the fingerprint of its base.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "as_text")]
@@ -61,7 +61,9 @@ fn as_text<S: Serializer>(text: &Option<impl ToString>, serializer: S) -> Result
 impl Model {
     pub(super) fn read(section: &Section) -> Result<Model, RecipeError> {
         let example = families::ALL[0].example;
-        let expected = format!("\"tiny\", an Ollama tag such as \"{example}\", or the path of a .gguf file");
+        let expected = format!(
+            "\"tiny\", a name that `rullama-train models` lists such as \"{example}\", hf:ORG/REPO:TYPE, or the path of a .gguf file"
+        );
         Ok(Model {
             base: section.text("base")?.ok_or_else(|| section.missing("base", &expected))?,
             fingerprint: section.parsed("fingerprint")?,

@@ -366,8 +366,10 @@ pub fn models(place: Place) {
     has_lines(
         &text,
         &[
-            "tiny     4.1 MiB  can be trained: 4 layers, width 256, context 1 024 (built in)",
-            "no Ollama models found in store, …; run `ollama pull gemma4:e2b`, or set OLLAMA_MODELS",
+            "tiny     4.1 MiB  gemma4 Q4_K_M, trains…: 4 layers, width 256, context 1 024 (built in)",
+            "no other models found; searched were",
+            "Ollama     store, …",
+            "run `ollama pull gemma4:e2b`, `rullama-train pull hf:ORG/REPO:TYPE`, or set OLLAMA_MODELS, HF_HOME or RULLAMA_MODELS",
         ],
     );
     let digest = "0".repeat(64);
@@ -387,7 +389,7 @@ pub fn models(place: Place) {
         &place.run(&["models"]),
         &[
             "tiny  …",
-            "gemma4:e2b      4.1 MiB  can be trained: 4 layers, width 256, context 1 024",
+            "gemma4:e2b      4.1 MiB  gemma4 Q4_K_M, trains…: 4 layers, width 256, context 1 024",
             "gemma4:mlx            –  cannot be trained: is an MLX build …",
             "gone:latest           –  cannot be trained: its weights … have … bytes, expected 7; …",
         ],
@@ -403,10 +405,23 @@ pub fn models(place: Place) {
 pub fn manual(place: Place) {
     for shell in ["bash", "zsh", "fish", "powershell", "elvish"] {
         let script = place.run(&["completions", shell]);
-        for word in ["inspect", "max-tokens"] {
-            assert!(script.contains(word), "no {word} in the completions of {shell}");
-        }
+        assert!(script.contains("COMPLETE") && script.contains("rullama-train"), "{script}");
     }
+    // What the script asks for.
+    let complete = |words: &[&str]| {
+        let mut command = place.command(&[&["--", "rullama-train"], words].concat());
+        command.env("COMPLETE", "bash").env("_CLAP_COMPLETE_INDEX", words.len().to_string());
+        command
+            .env("_CLAP_COMPLETE_COMP_TYPE", "9")
+            .env("_CLAP_COMPLETE_SPACE", "false")
+            .env("_CLAP_IFS", "\n");
+        texts(&command.output().expect("the program starts")).0
+    };
+    place.stored_tiny("gemma4/e2b");
+    assert_eq!(complete(&["insp"]), "inspect");
+    assert!(complete(&["chat", "tiny", "--max"]).contains("--max-tokens"));
+    assert_eq!(complete(&["chat", "gem"]), "gemma4:e2b");
+    assert_eq!(complete(&["merge", "x", "--base", "ti"]), "tiny");
     let page = place.run(&["man"]);
     assert!(page.contains(".TH rullama-train 1") && page.contains("inspect"), "{page}");
     let text = place.run(&["man", "man1"]);

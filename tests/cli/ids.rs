@@ -41,9 +41,12 @@ pub fn inspect(place: Place) {
         &place.run(&["inspect", "--text", "é", "--base", "tiny"]),
         &["special    3 tokens, …", "…\\xa9"],
     );
-    place.refused(&["inspect", "recipe.toml", "--json"], "--json prints ids only; add --ids");
+    place.refused(
+        &["inspect", "recipe.toml", "--json"],
+        "recipe.toml is a recipe; use `rullama-train check recipe.toml`",
+    );
     place.refused(
         &["inspect", ADAPTER, "--base", "tiny", "--ids"],
-        "--ids, --first and --json are for samples…",
+        "--ids and --first are for samples; leave them out",
     );
 }

@@ -1,6 +1,7 @@
 //! The program on the command line: bad input gives one clear error and leaves no files behind; good input gives the
 //! documented results.
 
+mod agents;
 mod attacks;
 mod bench;
 mod check;
@@ -13,8 +14,11 @@ mod faults;
 mod gguf_writer;
 #[path = "../common/gpu.rs"]
 mod gpu;
+mod hub;
+mod hub_server;
 mod ids;
 mod kills;
+mod make_data;
 mod metrics;
 #[cfg(unix)]
 mod mpi;
@@ -76,6 +80,17 @@ const TESTS: &[Test] = &[
     (Needs::Nothing, "inspect describes samples", describe::inspect_samples),
     (Needs::Nothing, "inspect prints token ids", ids::inspect),
     (Needs::Nothing, "models lists Ollama's models", describe::models),
+    (Needs::Nothing, "models of every store are found, once, and named alike everywhere", hub::stores),
+    (Needs::Nothing, "a model of the Hub is downloaded when it is named", hub::model),
+    (Needs::Nothing, "downloads survive what goes wrong", hub::trouble),
+    (Needs::Nothing, "a download that is killed at ten moments is continued", hub::killed),
+    (Needs::Nothing, "an adapter is sent to the Hub with its model card", hub::push),
+    (Needs::Nothing, "example writes the tasks of the repository", agents::example),
+    (Needs::Nothing, "commands for people print one object with --json", agents::json),
+    #[cfg(target_os = "linux")]
+    (Needs::Nothing, "the script installs what it has the digest of", agents::install),
+    (Needs::Nothing, "make-data keeps sources, and drops by rules", make_data::make_data),
+    (Needs::Nothing, "a data set of the Hub is found by its split or its files", hub::samples),
     (
         Needs::Nothing,
         "completions, manual pages and the Markdown reference cover every command",
@@ -92,6 +107,8 @@ const TESTS: &[Test] = &[
     (Needs::Nothing, "merge without ollama prints the command", ollama::not_installed),
     (Needs::Device, "check prints a summary and writes no files", check::check),
     (Needs::Device, "check --gradients writes one file", check::check_gradients),
+    (Needs::Device, "check --json has numbers", agents::check),
+    (Needs::Device, "an MCP client trains and exports within its folders", agents::mcp),
     (
         Needs::Device,
         "experts in host memory are reported, and do not change a byte of the results",
@@ -102,6 +119,7 @@ const TESTS: &[Test] = &[
     (Needs::Device, "inspect describes runs and checkpoints", describe::inspect_runs),
     (Needs::Device, "train writes the same adapter each time", train::train),
     (Needs::Device, "eval gives the same losses as training", train::eval),
+    (Needs::Device, "a run on a base and samples of the Hub records what they were", hub::train),
     (Needs::Device, "exports and merges are verified before they are written", exports::exports),
     (Needs::Device, "metrics of generated answers are everywhere", metrics::everywhere),
     (Needs::Device, "bench reports a speed", bench::bench),

@@ -118,8 +118,19 @@ impl Place {
     pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_rullama-train"));
         command.current_dir(&self.dir).args(arguments).stdin(Stdio::null());
-        // No models from the user's Ollama store, and no warning from Mesa about a missing desktop.
+        // No models from the user's stores, and no warning from Mesa about a missing desktop.
         command.env("OLLAMA_MODELS", "store").env("HOME", &self.dir).env_remove("XDG_RUNTIME_DIR");
+        for name in [
+            "HF_HOME",
+            "HF_HUB_CACHE",
+            "HF_TOKEN",
+            "HF_ENDPOINT",
+            "LLAMA_CACHE",
+            "RULLAMA_MODELS",
+            "XDG_DATA_HOME",
+        ] {
+            command.env_remove(name);
+        }
         // A new cache folder would make every command test the device anew.
         command.env("XDG_CACHE_HOME", &self.cache).env("RULLAMA_SELF_TEST", "0");
         // The cache of a software driver stays the user's: it compiles a kernel in half a second.

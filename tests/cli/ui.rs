@@ -211,7 +211,11 @@ pub fn outside(place: Place) {
     for base in [format!("{dir}/secret.gguf"), "secret.gguf".into(), "../secret.gguf".into()] {
         let mut task = task(RECIPE);
         task["base"] = base.into();
-        ui.refuses("check", &task, "is neither an Ollama model nor a .gguf file in");
+        ui.refuses(
+            "check",
+            &task,
+            "is neither a model that `rullama-train models` lists nor a .gguf file in",
+        );
     }
     let keys = [
         (format!("{RECIPE}\n[log]\nhook = \"touch hooked\"\n"), "the page may not run commands"),

@@ -150,12 +150,13 @@ fn architecture_lists_the_modules() {
 }
 
 /// Options of other programs that texts of ours name, a hidden one, and a variable of a style sheet.
-const OTHER_OPTIONS: [&str; 10] = [
+const OTHER_OPTIONS: [&str; 11] = [
     "--bind-to",
     "--columns",
     "--commands",
     "--cpu-bind",
     "--features",
+    "--local-dir",
     "--lora",
     "--merge",
     "--mpi",

@@ -220,6 +220,42 @@ fn unsupported_models_are_refused_with_the_reason() {
     );
 }
 
+/// A model in several files is read as the one that it was.
+#[cfg(unix)]
+#[test]
+fn parts_are_one_model() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let whole = GgufWriter::gemma4();
+    let at = |number: usize| folder.path().join(format!("a-{number:05}-of-00003.gguf"));
+    let third = whole.tensors.len() / 3;
+    for number in 1..=3 {
+        let mut part = GgufWriter::gemma4();
+        let end = if number == 3 { whole.tensors.len() } else { number * third };
+        part.tensors = part.tensors.drain((number - 1) * third..end).collect();
+        part.set("split.count", Value::U16(3));
+        part.set("split.no", Value::U16(number as u16 - 1));
+        std::fs::write(at(number), part.bytes()).expect("written");
+    }
+    let one = folder.path().join("one.gguf");
+    std::fs::write(&one, whole.bytes()).expect("written");
+    let open = |path: &std::path::Path| Base::open(&path.display().to_string());
+    let (one, parts) = (open(&one).expect("sound"), open(&at(1)).expect("sound"));
+    assert_eq!(one.fingerprint(), parts.fingerprint());
+    for matrix in one.matrices() {
+        assert_eq!(parts.matrix(matrix.name).expect("there").data, matrix.data, "{}", matrix.name);
+    }
+    assert!(parts.gguf().metadata().iter().all(|(key, _)| !key.starts_with("split.")));
+    assert_says(
+        "second",
+        open(&at(2)),
+        &["parts of a split file", "a-00001-of-00003.gguf".trim_start_matches("a")],
+    );
+    std::fs::write(at(2), b"GGUF").expect("written");
+    assert_says("damaged", open(&at(1)), &["a-00002-of-00003.gguf"]);
+    std::fs::remove_file(at(2)).expect("there");
+    assert_says("missing", open(&at(1)), &["one of 3 parts", "--merge"]);
+}
+
 #[test]
 fn invalid_keys_are_reported() {
     let mut keys: Vec<(&str, Value, &[&str])> = vec![

@@ -91,7 +91,8 @@ fn a_missing_model_lists_what_was_searched_and_what_is_there() {
         resolve("gemma4:e2b", store),
         &[&elsewhere, "no models there", "OLLAMA_MODELS", ".gguf"],
     );
-    assert_says("a path", resolve("meta-llama/Llama-3.2-1B", store), &["check the path, set OLLAMA_MODELS"]);
+    let advice = "check the path, write hf:meta-llama/Llama-3.2-1B for a repository of the Hugging Face Hub, set OLLAMA_MODELS";
+    assert_says("a path", resolve("meta-llama/Llama-3.2-1B", store), &[advice]);
     manifest(store, "aya:latest", &[]);
     manifest(store, "gemma4:e4b", &[]);
     let here = store.display().to_string();

@@ -1,6 +1,8 @@
 //! GGUF files: read from disk, from memory or by ranges of bytes, and written.
 
 mod parse;
+#[cfg(all(unix, feature = "native"))]
+mod parts;
 mod reader;
 pub mod source;
 pub mod value;

@@ -13,6 +13,8 @@ use std::path::Path;
 enum Bytes {
     #[cfg(feature = "native")]
     Mapped(memmap2::Mmap),
+    #[cfg(all(unix, feature = "native"))]
+    Parts(super::parts::Region),
     Static(&'static [u8]),
     Owned(Vec<u8>),
     /// In a [`Source`]. The vectors are in memory, each under the position of its first byte.
@@ -39,7 +41,8 @@ impl std::fmt::Debug for Gguf {
 }
 
 impl Gguf {
-    /// Maps the file at `path`. The file must not be changed while it is open.
+    /// Maps the file at `path`, and the other parts beside it where it is the first of several. The files must not be changed while they are
+    /// open.
     #[cfg(feature = "native")]
     pub fn open(path: &Path) -> Result<Gguf, Error> {
         let name = path.display().to_string();
@@ -54,7 +57,32 @@ impl Gguf {
         // SAFETY: the map is read-only and private to this value; that nobody truncates the file meanwhile is
         // what every user of a mapped model file relies on, and is stated above.
         let map = unsafe { memmap2::Mmap::map(&file) }.map_err(io)?;
-        Gguf::parse(Bytes::Mapped(map), name)
+        let gguf = Gguf::parse(Bytes::Mapped(map), name)?;
+        gguf.with_parts(path)
+    }
+
+    /// The whole model, if this is its first part and the others lie beside it.
+    #[cfg(all(unix, feature = "native"))]
+    fn with_parts(self, path: &Path) -> Result<Gguf, Error> {
+        use super::parts::{Problem, beside, open};
+        let is_part = self.get::<u32>("split.count").ok().flatten() > Some(1);
+        let Some(paths) = is_part.then(|| beside(path)).flatten() else { return Ok(self) };
+        let Gguf { file, version, alignment, metadata, keys, tensors, names, .. } = self;
+        let first = Parsed { version, alignment, metadata, keys, tensors, names };
+        match open(&paths, first) {
+            Ok((region, parsed)) => Ok(Gguf::of(parsed, Bytes::Parts(region), file)),
+            Err(Problem::Io(path, source)) => Err(Error::Io { file: path.display().to_string(), source }),
+            Err(Problem::Damaged(path, problem)) => {
+                Err(Error::Damaged { file: path.display().to_string(), problem })
+            }
+        }
+    }
+
+    /// Parts are read on Unix alone.
+    #[cfg(not(all(unix, feature = "native")))]
+    #[cfg(feature = "native")]
+    fn with_parts(self, _: &Path) -> Result<Gguf, Error> {
+        Ok(self)
     }
 
     /// Reads the file at `path` of the tree in memory.
@@ -268,6 +296,8 @@ fn in_memory(bytes: &Bytes) -> Option<&[u8]> {
     match bytes {
         #[cfg(feature = "native")]
         Bytes::Mapped(map) => Some(map),
+        #[cfg(all(unix, feature = "native"))]
+        Bytes::Parts(region) => Some(region.bytes()),
         Bytes::Static(bytes) => Some(bytes),
         Bytes::Owned(bytes) => Some(bytes),
         Bytes::Streamed(..) => None,

@@ -30,13 +30,15 @@ use rullama_train::train::ranks::Ranks;
 use super::setup::device::Device;
 use super::setup::tuning::Tuning;
 use super::{output, refuse_renamed};
+pub use plan::smallest;
 use sweep::{Series, Varied};
 
 /// Options of `bench`.
 #[derive(Args)]
 pub struct BenchArgs {
-    /// "tiny", an Ollama tag, the path of a .gguf file, or a published size (e2b, qwen3-8b; docs/models.md lists them). A size
+    /// "tiny", a name that `models` lists, the path of a .gguf file, or a published size (e2b, qwen3-8b; docs/models.md lists them). A size
     /// has random weights that are generated on the GPU; nothing is downloaded.
+    #[arg(add = crate::cli::complete::base())]
     base: String,
     /// Sequences per step.
     #[arg(long, default_value_t = 1)]

@@ -1,6 +1,7 @@
 //! `bench --plan`: the memory that a training step needs, without running it.
 
 use anyhow::Result;
+use rullama_train::base::{Base, Module};
 use rullama_train::gpu::{Gpu, Place};
 use rullama_train::model::Trainable;
 use rullama_train::model::plan::{Offload, Passes, Plan, Recompute};
@@ -9,6 +10,24 @@ use serde_json::json;
 
 use super::{BenchArgs, check_sequence, random};
 use crate::cli::output;
+
+/// Tokens per row of a plan that names no number.
+const USUAL_ROW: usize = 2048;
+
+/// Bytes of GPU memory that training `base` takes at least: rank 16 on every linear layer, one row of 2048 tokens or of the context,
+/// every layer recomputed, and as much as possible in host memory.
+pub fn smallest(gpu: &Gpu, base: &Base) -> Result<u64> {
+    let tokens = USUAL_ROW.min(base.config().context_length);
+    let adapter = random::adapter(base.config(), Module::ALL_LINEAR, 16);
+    let trainable = Trainable::new(gpu, &adapter, base.config().layers.len())?;
+    let mut capacity = Capacity::default();
+    capacity.include(&random::batches(1, tokens, 100, 1, base.config().vocab)?);
+    let passes = Passes { capacity, masked: false, recompute: Recompute::Within(0) };
+    let plan = Plan::ahead(gpu, base, tokens, &trainable, passes, Offload::Auto);
+    gpu.send_uploads(None)?;
+    gpu.wait()?;
+    Ok(plan.total())
+}
 
 /// Prints the plan that recomputes every layer and the one that recomputes nothing. Allocates neither weights nor
 /// activations.

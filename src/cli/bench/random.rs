@@ -19,7 +19,10 @@ use super::BenchArgs;
 pub fn open_base(name: &str) -> Result<Base> {
     Ok(match Shape::named(name) {
         Some(shape) => block_on(shape.base())?,
-        None => Base::open(name)?,
+        None => {
+            crate::cli::pull::base(name)?;
+            Base::open(name)?
+        }
     })
 }
 

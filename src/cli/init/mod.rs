@@ -13,9 +13,10 @@ use rullama_train::files;
 use rullama_train::recipe::{ObjectiveName, Recipe, Syntax, Template};
 use rullama_train::run::OpenBase;
 use rullama_train::run::draft::{self, Fit};
+use serde_json::json;
 
 use super::inspect::{print_first_sample, read_samples};
-use super::{models, output};
+use super::{models, output, pull};
 use ask::Asker;
 use write::Recipe as Draft;
 
@@ -25,8 +26,8 @@ pub struct InitArgs {
     /// Recipe file to write.
     #[arg(default_value = "recipe.toml")]
     recipe: PathBuf,
-    /// Base model: "tiny", an Ollama tag, or the path of a .gguf file.
-    #[arg(long)]
+    /// Base model: "tiny", a name that `models` lists, hf:ORG/REPO:TYPE, or the path of a .gguf file.
+    #[arg(long, add = crate::cli::complete::base())]
     base: Option<String>,
     /// Samples: a file, a folder, or a glob pattern.
     #[arg(long, value_name = "PATH")]
@@ -41,10 +42,16 @@ pub struct InitArgs {
     /// Overwrite an existing recipe.
     #[arg(long)]
     force: bool,
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
 }
 
 /// Asks for what is missing, reads the samples, and writes the recipe.
 pub fn run(args: &InitArgs) -> Result<()> {
+    if args.json {
+        output::keep();
+    }
     let path = &args.recipe;
     if path.extension().is_none_or(|e| e != "toml") {
         bail!("{}: the recipe is written as TOML; choose a name that ends in .toml", path.display());
@@ -86,12 +93,17 @@ pub fn run(args: &InitArgs) -> Result<()> {
     for (number, (command, _)) in draft.next(frozen.base.is_ollama()).iter().enumerate() {
         output::line(if number == 0 { "next" } else { "" }, command);
     }
+    output::finish(json!({
+        "recipe": path, "base": base, "data": data, "output": output, "prompts": prompts, "steps": fit.steps(),
+        "samples": samples.len(),
+    }));
     Ok(())
 }
 
 /// The base: given, or chosen from a list by number or name. An answer that cannot be opened is asked for again.
 fn base(asker: &mut Asker, given: Option<&str>) -> Result<(String, OpenBase)> {
     let open = |name: String| -> Result<(String, OpenBase)> {
+        pull::base(&name)?;
         let frozen = OpenBase::named(&name, &Template::Auto)?;
         Ok((name, frozen))
     };
@@ -135,7 +147,8 @@ fn samples(
     frozen: &OpenBase,
 ) -> Result<(PathBuf, (Vec<Sample>, ObjectiveName))> {
     let read = |path: &Path| -> Result<(PathBuf, (Vec<Sample>, ObjectiveName))> {
-        if !path.exists() && !dataset::files::is_pattern(path) {
+        pull::samples(path)?;
+        if !path.exists() && !dataset::files::is_pattern(path) && !dataset::files::is_of_hub(path) {
             bail!("{}: no such file or folder", path.display());
         }
         Ok((path.to_owned(), read_samples(path, frozen, frozen.ollama_system.as_deref())?))

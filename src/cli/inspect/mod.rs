@@ -15,6 +15,9 @@ use rullama_train::adapter::is_safetensors;
 use rullama_train::base::Gguf;
 use rullama_train::data::dataset::files;
 use rullama_train::run::checkpoint as checkpoints;
+use serde_json::json;
+
+use super::{output, pull};
 
 pub use samples::{first as print_first_sample, read as read_samples};
 
@@ -22,11 +25,11 @@ pub use samples::{first as print_first_sample, read as read_samples};
 #[derive(Args)]
 pub struct InspectArgs {
     /// A GGUF file, an adapter in any export format, a checkpoint or output folder, samples, or the name of a model.
-    #[arg(required_unless_present = "text")]
+    #[arg(required_unless_present = "text", add = crate::cli::complete::base())]
     path: Option<PathBuf>,
     /// Base model of an adapter [default: the base that the adapter's files name], or whose tokenizer counts the tokens of
     /// samples and of --text [default: tiny].
-    #[arg(long, value_name = "BASE")]
+    #[arg(long, value_name = "BASE", add = crate::cli::complete::base())]
     base: Option<String>,
     /// Print the id, the text and the loss flag of every token of the samples that are shown.
     #[arg(long)]
@@ -37,7 +40,7 @@ pub struct InspectArgs {
     /// Print the ids of a text, with special tokens and without, instead of describing a file.
     #[arg(long, value_name = "TEXT", conflicts_with_all = ["path", "ids", "first"])]
     text: Option<String>,
-    /// Print ids as JSON: with --ids or --text.
+    /// Print one JSON object; with --ids or --text it has the ids.
     #[arg(long)]
     json: bool,
 }
@@ -50,8 +53,8 @@ impl InspectArgs {
 
     /// Refuses options that are for samples alone.
     fn only_files(&self) -> Result<()> {
-        match self.ids || self.json || self.first != 1 {
-            true => bail!("--ids, --first and --json are for samples, and --json for --text; leave them out"),
+        match self.ids || self.first != 1 {
+            true => bail!("--ids and --first are for samples; leave them out"),
             false => Ok(()),
         }
     }
@@ -59,17 +62,26 @@ impl InspectArgs {
 
 /// Finds out what the path is and describes it.
 pub fn run(args: &InspectArgs) -> Result<()> {
-    let base = args.base.as_deref();
     let Some(path) = &args.path else {
+        let base = args.base.as_deref();
         return tokens::describe(args.text.as_deref().unwrap_or_default(), base, args.json);
     };
     if args.json && !args.ids {
-        bail!("--json prints ids only; add --ids");
+        output::keep();
+        described(path, args)?;
+        output::finish(json!({ "path": path }));
+        return Ok(());
     }
+    described(path, args)
+}
+
+fn described(path: &Path, args: &InspectArgs) -> Result<()> {
+    let base = args.base.as_deref();
     if path.is_dir() {
         return folder(path, args);
     }
-    if files::is_pattern(path) {
+    if files::is_pattern(path) || files::is_of_hub(path) && args.base.is_some() {
+        pull::samples(path)?;
         return samples::describe(path, base, &args.shown());
     }
     if !path.exists() {

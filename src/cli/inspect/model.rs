@@ -12,10 +12,11 @@ use rullama_train::base::{Base, Gguf};
 use rullama_train::data::tokenizer::Tokenizer;
 use rullama_train::run::names;
 
-use crate::cli::{models, output};
+use crate::cli::{models, output, pull};
 
 /// Describes the model that `model.base` would open.
 pub fn describe_named(name: &str) -> Result<()> {
+    pull::base(name)?;
     let base = Base::open(name)?;
     output::line("model", name);
     stored(base.gguf());

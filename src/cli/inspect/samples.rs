@@ -12,7 +12,7 @@ use rullama_train::run::OpenBase;
 use serde_json::{Value, json};
 
 use super::tokens;
-use crate::cli::output;
+use crate::cli::{output, pull};
 
 /// Files that are listed; further files are only counted.
 const LISTED_FILES: usize = 12;
@@ -30,6 +30,7 @@ pub struct Shown {
 /// Describes a file, a folder or a pattern of samples. Tokens are counted with the tokenizer of `base`, or of tiny.
 pub fn describe(path: &Path, base: Option<&str>, shown: &Shown) -> Result<()> {
     let base = base.unwrap_or("tiny");
+    pull::base(base)?;
     let frozen = OpenBase::named(base, &Template::Auto)?;
     let mut read = Read::default();
     read.all(path, &frozen, None, !shown.json)?;

@@ -52,7 +52,7 @@ pub fn write(out: &Path, base: &Base, template: &Setting) -> Result<(PathBuf, Op
 
 fn text(out: &Path, base: &Base, template: &Setting) -> (String, Option<String>) {
     let mut lines = vec![from(out)];
-    let chat = if base.is_file() { None } else { ollama::chat(base.name(), &ollama::stores()) };
+    let chat = if base.is_ollama() { ollama::chat(base.name(), &ollama::stores()) } else { None };
     let chat = chat.unwrap_or_default();
     let usual = matches!(template, Setting::Auto | Setting::BuiltIn(_));
     let mut warning = None;

@@ -2,6 +2,7 @@
 
 mod adapter;
 mod device;
+mod kept;
 pub mod next;
 mod preference;
 pub mod progress;
@@ -16,13 +17,17 @@ pub use rullama_train::words::bytes;
 
 pub use adapter::{adapters, effect, effect_json, effects, exported, places, written};
 pub use device::{device, offloaded, plan};
+pub use kept::{finish, keep};
 pub use preference::preference;
 pub use progress::Progress;
 pub use samples::{found, lengths, marked_sample, token_counts};
 
 /// Prints text and a newline. A closed stdout (`| head`) is not an error.
 pub fn text(text: impl Display) {
-    let _ = writeln!(std::io::stdout(), "{text}");
+    let text = text.to_string();
+    if !kept::push("", &text) {
+        let _ = writeln!(std::io::stdout(), "{text}");
+    }
 }
 
 /// Prints an error to stderr in one write, so that the text of another process, such as a launcher, cannot split it.
@@ -33,6 +38,9 @@ pub fn error(text: impl Display) {
 /// Prints a line with a label. On a terminal, long text is wrapped and indented to its own column.
 pub fn line(label: &str, text: impl Display) {
     let text = text.to_string();
+    if kept::push(label, &text) {
+        return;
+    }
     let terminal = console::Term::stdout();
     if !terminal.features().is_attended() {
         return self::text(format_args!("{label:<10} {text}"));
@@ -47,6 +55,9 @@ pub fn line(label: &str, text: impl Display) {
 
 /// Prints a command with a label, on one line so that it can be copied.
 pub fn command(label: &str, command: &str) {
+    if kept::push(label, command) {
+        return;
+    }
     let label = format!("{label:<10}");
     match console::Term::stdout().features().is_attended() {
         true => text(format_args!("{} {command}", console::style(label).dim())),

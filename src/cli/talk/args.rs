@@ -16,7 +16,8 @@ use crate::cli::refuse_renamed;
 /// The model: base, adapters, template and GPU.
 #[derive(Args)]
 pub struct ModelArgs {
-    /// Base model: "tiny", an Ollama tag, or the path of a .gguf file.
+    /// Base model: "tiny", a name that `models` lists, hf:ORG/REPO:TYPE, or the path of a .gguf file.
+    #[arg(add = crate::cli::complete::base())]
     pub base: String,
     /// Adapter in any export format, optionally with a weight [default weight: 1]. Repeat to add up several adapters.
     #[arg(long = "adapter", value_name = "PATH[=WEIGHT]")]
@@ -91,6 +92,16 @@ impl SamplingArgs {
             bail!("--stop must not be empty");
         }
         Ok(())
+    }
+
+    /// Maximum number of tokens per reply.
+    pub fn max_tokens(&self) -> usize {
+        self.max_tokens
+    }
+
+    /// The temperature, if one is given.
+    pub fn temperature(&self) -> Option<f64> {
+        self.temperature
     }
 
     /// The options for a model.

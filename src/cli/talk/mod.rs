@@ -53,6 +53,7 @@ impl Loaded {
         args.check()?;
         let adapters = args::adapter_paths(&args.adapters)?;
         let template = Template::from_name(&args.template);
+        crate::cli::pull::base(&args.base)?;
         let frozen = OpenBase::named(&args.base, &template).map_err(name_template_option)?;
         let base = &frozen.base;
         bus_error::name(base.gguf().file());

@@ -13,11 +13,11 @@ use rullama_train::run::{Asked, Host, Outcome, Run, RunEvent, Status};
 use rullama_train::verify::Effect;
 use serde_json::{Value, json};
 
-use super::super::output;
 use super::super::ranks::{self, RankFacts};
 use super::super::recipe_args::RecipeArgs;
 use super::super::setup::session::Session;
 use super::super::setup::timings::Timings;
+use super::super::{output, pull};
 use super::commands::{Commands, Progress};
 use super::console::Console;
 use super::log_files::LogFiles;
@@ -54,7 +54,7 @@ impl<'a> Terminal<'a> {
         ranks: &'a [RankFacts],
     ) -> Result<Terminal<'a>> {
         let dir = &run.recipe.output.dir;
-        let mut resolved = run.recipe.pinned(&run.base.fingerprint).to_resolved_toml();
+        let mut resolved = pull::pinned(run.recipe).pinned(&run.base.fingerprint).to_resolved_toml();
         for Changed { step, changes } in &run.changed {
             resolved += &format!(
                 "\n# After step {step} the run was continued with changes: {}\n",
@@ -118,6 +118,10 @@ impl<'a> Terminal<'a> {
             "startup": self.started, "steps": run.steps(), "parameters": run.initial.parameters(),
             "changes": run.changed, "choices": run.gpu().choices(),
         });
+        let revisions = pull::revisions(run.recipe);
+        if revisions != json!([]) {
+            facts["hub"] = revisions;
+        }
         if self.ranks.len() > 1 {
             facts["shares"] = json!(run.recipe.train.shares);
             facts["ranks"] = ranks::json(self.ranks, run.trainer.times().as_ref());

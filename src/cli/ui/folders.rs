@@ -2,8 +2,8 @@
 
 use std::path::{Component, Path, PathBuf};
 
+use crate::cli::models;
 use anyhow::{Context, Result, bail};
-use rullama_train::base::ollama;
 
 /// Folders below a chosen one that are searched for models.
 const DEPTH: usize = 4;
@@ -86,10 +86,9 @@ impl Folders {
         }
     }
 
-    /// The value of `model.base` for a base that the page names: "tiny", an installed Ollama model, or a GGUF file in the folders.
+    /// The value of `model.base` for a base that the page names: a model that is on this machine, or a GGUF file in the folders.
     pub fn base(&self, name: &str) -> Result<String> {
-        let installed = |store: &PathBuf| ollama::installed(store).iter().any(|model| model == name);
-        if name == "tiny" || ollama::stores().iter().any(installed) {
+        if models::is_known(name) {
             return Ok(name.into());
         }
         let path = Path::new(name);
@@ -97,7 +96,7 @@ impl Folders {
         match self.inside(path).filter(|found| is_model && path.is_absolute() && found.is_file()) {
             Some(found) => Ok(found.to_string_lossy().into_owned()),
             None => bail!(
-                "{name} is neither an Ollama model nor a .gguf file in {}; choose a model from the list, or start \
+                "{name} is neither a model that `rullama-train models` lists nor a .gguf file in {}; choose a model from the list, or start \
                  `rullama-train ui` with the folder that holds the file",
                 self.names()
             ),

@@ -35,8 +35,8 @@ pub enum Job {
 /// A conversation to continue.
 pub struct Chat {
     pub base: String,
-    /// Folder or file of the adapter, and the temporary folder that it is in.
-    pub adapter: Option<(TempDir, PathBuf)>,
+    /// Folder or file of the adapter, and the temporary folder that it is in, if any.
+    pub adapter: Option<(Option<TempDir>, PathBuf)>,
     pub messages: Vec<Message>,
     pub sampling: Sampling,
     /// Gets the reply in pieces. Closed when the page no longer wants it.

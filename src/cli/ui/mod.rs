@@ -1,7 +1,7 @@
 //! `ui`: the page with this program as its backend, for the person at this machine. The browser page is the front end; this process trains.
 
 mod app;
-mod engine;
+pub mod engine;
 mod folders;
 mod job;
 mod page;
@@ -12,7 +12,7 @@ mod run;
 mod samples;
 mod stream;
 mod talk;
-mod tools;
+pub mod tools;
 mod types;
 mod uploads;
 
@@ -28,10 +28,13 @@ use tokio::sync::watch;
 
 use super::http::{self, Access, Key};
 use super::{output, web};
-use app::App;
-use folders::Folders;
-use job::Job;
-use uploads::Uploads;
+pub use app::{App, blocking};
+pub use folders::Folders;
+pub use job::{Chat, Job, Piece};
+pub use problem::Problem;
+pub use run::Running;
+pub use types::{Message, Sampling, Start, Task, Word};
+pub use uploads::Uploads;
 
 /// Maximum size of a request. Files arrive in parts.
 const BODY_BYTES: usize = 8 << 20;

@@ -87,8 +87,8 @@ async fn state(State(app): Shared) -> Answer {
 async fn bases(State(app): Shared) -> Answer {
     blocking(move || {
         let files = app.folders.models();
-        let named = files.iter().map(|path| models::Found::of(path.to_string_lossy().into_owned()));
-        let all: Vec<Value> = models::all().into_iter().chain(named).map(|found| found.json()).collect();
+        let named = files.iter().map(|path| models::Found::of_file(path));
+        let all: Vec<Value> = models::all(None).into_iter().chain(named).map(|found| found.json()).collect();
         Ok(json(&Value::from(all)))
     })
     .await
@@ -157,6 +157,7 @@ async fn chat(State(app): Shared, request: Request) -> Answer {
     let shared = app.clone();
     let (base, adapter) =
         blocking(move || Ok((shared.folders.base(&base)?, shared.adapter(&adapter)?))).await?;
+    let adapter = adapter.map(|(folder, path)| (Some(folder), path));
     let job = Job::Chat(Box::new(job::Chat { base, adapter, messages, sampling, pieces }));
     app.jobs.send(job).map_err(|_| Problem::new("the program is ending"))?;
     let line = |piece: Piece| match piece {

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use super::cache::{Cache, Entry};
 use super::container::ending;
 use super::{Dataset, DatasetError, Notice, Options, Problem, What, parse};
+#[cfg(feature = "native")]
+use crate::base::stores::{hub, listing};
 use crate::data::tokenizer::Tokenizer;
 use crate::files;
 
@@ -33,15 +35,27 @@ const NO_SAMPLES: [&str; 16] = [
     "requirements.txt",
 ];
 
+/// Whether a path is the name of a data set on the Hugging Face Hub.
+pub fn is_of_hub(path: &Path) -> bool {
+    let text = path.to_string_lossy();
+    !files::exists(path)
+        && ["hf:", "https://huggingface.co/", "https://hf.co/"].iter().any(|start| text.starts_with(start))
+}
+
 /// Whether a path is a pattern such as `data/*.jsonl`. An existing file of that exact name is not a pattern.
 pub fn is_pattern(path: &Path) -> bool {
-    path.to_string_lossy().contains(['*', '?', '[']) && !files::exists(path)
+    path.to_string_lossy().contains(['*', '?', '[']) && !files::exists(path) && !is_of_hub(path)
 }
 
 /// The files that a path stands for, sorted by name: the file itself, the files in a folder and its subfolders, or the files
-/// that match a pattern. Files in a folder that contain no samples are reported in a notice.
+/// that match a pattern; `hf:ORG/NAME` stands for a data set in the Hugging Face cache. Files in a folder that contain no samples are reported in a notice.
 pub fn expand(path: &Path) -> Result<(Vec<PathBuf>, Option<Notice>), DatasetError> {
     let place = path.display().to_string();
+    #[cfg(feature = "native")]
+    if let Some(name) = hub::Name::parse(&place) {
+        let files = name.and_then(|name| listing::cached_samples(&name));
+        return files.map(|(_, files)| (files, None)).map_err(|problem| Problem::NoFiles(problem).at(place));
+    }
     let mut skipped = Vec::new();
     let mut found = Vec::new();
     if is_pattern(path) {

@@ -6,6 +6,7 @@
 mod calls;
 mod ending;
 pub mod faults;
+mod part;
 mod temporary;
 mod write;
 
@@ -15,6 +16,7 @@ use std::path::{Path, PathBuf};
 
 pub use calls::available_space;
 pub use ending::wait_if_ending;
+pub use part::{PartFile, link};
 pub use temporary::{Temporary, remove_temporary};
 pub use write::{GrowingFile, beside, near, replace, write_atomic, write_atomic_with, write_folder};
 

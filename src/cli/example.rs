@@ -1,0 +1,77 @@
+//! `example`: the recipes for the built-in model, with their samples, for programs that came without the repository.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, bail};
+use clap::Args;
+use rullama_train::files;
+use serde_json::json;
+
+use super::output;
+
+/// Options of `example`.
+#[derive(Args)]
+pub struct ExampleArgs {
+    /// The task.
+    #[arg(default_value = "chat", value_parser = ["chat", "labels", "preference", "stories", "tools"])]
+    name: String,
+    /// Folder to write recipes/ and datasets/ into.
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    into: PathBuf,
+    /// Overwrite existing files.
+    #[arg(long)]
+    force: bool,
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+/// A file of the repository: its path and its text.
+type Shipped = (&'static str, &'static str);
+
+macro_rules! shipped {
+    ($path:literal) => {
+        ($path, include_str!(concat!("../../", $path)))
+    };
+}
+
+/// Recipe and samples of a task.
+fn task(name: &str) -> [Shipped; 2] {
+    match name {
+        "labels" => [shipped!("recipes/labels.toml"), shipped!("datasets/labels.jsonl")],
+        "preference" => [shipped!("recipes/preference.toml"), shipped!("datasets/preference.jsonl")],
+        "stories" => [shipped!("recipes/stories.toml"), shipped!("datasets/stories.jsonl")],
+        "tools" => [shipped!("recipes/tools.toml"), shipped!("datasets/tools.jsonl")],
+        _ => [shipped!("recipes/chat.toml"), shipped!("datasets/pirate.jsonl")],
+    }
+}
+
+/// Writes the files. Existing ones with another text are refused.
+pub fn run(args: &ExampleArgs) -> Result<()> {
+    let shipped = task(&args.name);
+    let place = |path: &str| if args.into == Path::new(".") { path.into() } else { args.into.join(path) };
+    for (path, text) in shipped {
+        let place = place(path);
+        if !args.force && std::fs::read(&place).is_ok_and(|found| found != text.as_bytes()) {
+            bail!(
+                "{} exists; choose another folder with --into, or overwrite it with --force",
+                place.display()
+            );
+        }
+    }
+    for (path, text) in shipped {
+        files::write_atomic(&place(path), text.as_bytes())?;
+    }
+    let [recipe, samples] = shipped.map(|(path, _)| place(path));
+    if args.json {
+        output::text(json!({ "recipe": recipe, "samples": samples }));
+        return Ok(());
+    }
+    output::line("recipe", recipe.display());
+    output::line("samples", samples.display());
+    // The recipe names its samples from the folder.
+    let folder =
+        if args.into == Path::new(".") { String::new() } else { format!("cd {} && ", args.into.display()) };
+    output::line("next", format_args!("{folder}rullama-train {}", shipped[0].0));
+    Ok(())
+}

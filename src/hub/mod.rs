@@ -1,0 +1,13 @@
+//! Downloads from the Hugging Face Hub, into the cache that `huggingface_hub`, llama.cpp and others share, and uploads to it.
+//!
+//! Everything is asked for by name; nothing here runs unless a user has named a repository. What is in the cache is used without a
+//! connection.
+
+mod client;
+mod download;
+mod fetch;
+mod push;
+
+pub use client::{Client, Error};
+pub use fetch::{Fetched, Progress, dataset, model};
+pub use push::{Contents, Upload, push};
