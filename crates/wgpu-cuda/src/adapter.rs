@@ -11,6 +11,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use wgpu::custom as c;
 
 use crate::Unavailable;
+use crate::copies::Copies;
 use crate::device::Device;
 use crate::driver::{self, CudaError, Driver};
 use crate::queue::Queue;
@@ -163,6 +164,7 @@ impl Adapter {
             handler: Mutex::default(),
             lost: Mutex::default(),
             known: Mutex::default(),
+            copies: Mutex::new(Copies::new(driver)?),
             uploads: Mutex::default(),
             gone: AtomicBool::new(false),
         })
@@ -202,6 +204,7 @@ impl c::AdapterInterface for Adapter {
             | F::SUBGROUP
             | F::SUBGROUP_BARRIER
             | F::EXPERIMENTAL_COOPERATIVE_MATRIX
+            | F::MAPPABLE_PRIMARY_BUFFERS
     }
 
     fn limits(&self) -> wgpu::Limits {

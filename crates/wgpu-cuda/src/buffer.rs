@@ -27,6 +27,10 @@ pub struct BufferData {
     pub size: u64,
     /// The last submission that copies from or to it.
     pub used: AtomicU64,
+    /// Whether the device copies to and from memory of the host, where it stays.
+    pub stays_on_host: bool,
+    /// The last copy beside kernels that uses it.
+    pub copy: AtomicU64,
     /// Bytes that the host writes before the first unmapping of a buffer that is not mappable.
     initial: Mutex<Option<Box<[u8]>>>,
 }
@@ -59,6 +63,8 @@ impl BufferData {
             memory,
             size: desc.size,
             used: AtomicU64::new(0),
+            stays_on_host: mappable && desc.usage.contains(U::COPY_SRC | U::COPY_DST),
+            copy: AtomicU64::new(0),
             initial: Mutex::new(initial),
         }
     }
@@ -116,6 +122,7 @@ fn device(state: &State, bytes: usize) -> Memory {
         return Memory::Device(0);
     }
     state.allocated.fetch_add(bytes as u64, Ordering::Relaxed);
+    lock(&state.copies).wait_for_others();
     // SAFETY: the memory was just allocated.
     state.check(unsafe { (state.driver.fill)(address, 0, bytes, state.stream.0) }, "cuMemsetD8Async");
     Memory::Device(address)
@@ -125,6 +132,9 @@ impl Drop for BufferData {
     fn drop(&mut self) {
         let state = self.state.clone();
         state.current();
+        if self.copy.load(Ordering::Relaxed) > 0 {
+            state.settle_copies();
+        }
         match std::mem::replace(&mut self.memory, Memory::Device(0)) {
             Memory::Device(address) if address != 0 => {
                 // SAFETY: nothing refers to the buffer. In the stream, what was submitted before is done by then; elsewhere the call waits.

@@ -37,6 +37,22 @@ impl Command {
             _ => {}
         }
     }
+
+    /// The last copy beside kernels that uses one of its buffers, in numbers after `joined`; `last` where any might.
+    pub fn last_copy(&self, joined: u64, last: u64) -> u64 {
+        let of = |buffer: &BufferData| buffer.copy.load(Ordering::Relaxed);
+        match self {
+            Command::Dispatch { groups, .. } => {
+                let bound = groups.iter().flatten().flat_map(|group| group.0.iter());
+                bound.map(|bound| of(&bound.buffer)).max().unwrap_or(joined)
+            }
+            Command::Copy { from, to, .. } => of(from).max(of(to)),
+            Command::Clear { buffer, .. } => of(buffer),
+            Command::Launch(launch) => launch.buffers().map(|buffer| of(&buffer)).max().unwrap_or(joined),
+            Command::Stamp { .. } => joined,
+            Command::Resolve { .. } | Command::Graph(_) => last,
+        }
+    }
 }
 
 type Commands = Arc<Mutex<Vec<Command>>>;

@@ -84,6 +84,7 @@ driver! {
     event_record = "cuEventRecord" (Handle, Handle);
     event_query = "cuEventQuery" (Handle);
     event_wait = "cuEventSynchronize" (Handle);
+    stream_wait = "cuStreamWaitEvent" (Handle, Handle, c_uint);
     event_elapsed = "cuEventElapsedTime" (*mut f32, Handle, Handle);
     event_destroy = "cuEventDestroy_v2" (Handle);
     error_name = "cuGetErrorName" (c_int, *mut *const c_char);

@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 use std::ffi::{CStr, c_void};
 use std::ptr::null_mut;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
-use crate::buffer::Buffer;
+use crate::buffer::{Buffer, BufferData};
 use crate::command::{Command, Encoder};
 use crate::device::Device;
 use crate::driver::CudaError;
@@ -92,6 +92,15 @@ fn kernel(state: &State, text: &'static [u8], name: &'static CStr, shared: u32) 
     }
     known.kernels.insert((at, name), (function, needed));
     Ok(function)
+}
+
+impl RawLaunch {
+    /// Its buffers.
+    pub fn buffers(&self) -> impl Iterator<Item = Arc<BufferData>> {
+        self.buffers
+            .iter()
+            .map(|(buffer, _)| buffer.as_custom::<Buffer>().expect("a buffer of CUDA").0.clone())
+    }
 }
 
 /// Launches a kernel in a stream.

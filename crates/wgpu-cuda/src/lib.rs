@@ -9,7 +9,8 @@
 //! The driver is loaded when the program runs; no toolkit is needed to build or to run. Shaders in WGSL become PTX text, which the driver
 //! compiles and keeps between runs.
 //!
-//! One stream takes everything in the order of its calls, so that no barriers are needed. Storage buffers are device memory, buffers that
+//! One stream takes everything in the order of its calls, so that no barriers are needed. Copies between device memory and buffers with the
+//! usages `MAP_READ`, `COPY_SRC` and `COPY_DST` run in a second stream, beside kernels that use neither. Storage buffers are device memory, buffers that
 //! are mapped are pinned host memory, and uniform buffers stay in the host's memory: their contents become parameters of a kernel by value
 //! when its commands are submitted. So a uniform buffer has no other usage than `COPY_DST`, and a kernel's uniforms have 3 840 bytes in
 //! all. Textures, rendering, immediates, indirect dispatches and pipeline caches are missing; uses of them panic.
@@ -26,6 +27,7 @@
 mod adapter;
 mod buffer;
 mod command;
+mod copies;
 mod device;
 mod driver;
 mod graph;

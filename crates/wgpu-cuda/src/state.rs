@@ -11,6 +11,7 @@ use wgpu::custom as c;
 
 use crate::buffer::BufferData;
 use crate::command::Command;
+use crate::copies::Copies;
 use crate::driver::{self, CudaError, Driver, Handle};
 use crate::launch::Modules;
 use crate::uploads::{Bytes, Pool};
@@ -61,6 +62,8 @@ pub struct State {
     pub lost: Mutex<Option<c::BoxDeviceLostCallback>>,
     /// Modules of kernels of PTX text.
     pub known: Modules,
+    /// Copies that run beside kernels.
+    pub copies: Mutex<Copies>,
     /// Pinned memory for uploads.
     pub uploads: Mutex<Pool>,
     /// Whether the device is lost or destroyed.
@@ -289,6 +292,7 @@ impl Drop for State {
         // SAFETY: nothing else refers to the stream, and the events are this device's.
         unsafe {
             (self.driver.synchronize)(self.stream.0);
+            lock(&self.copies).free(self.driver);
             self.free_pieces();
             events.for_each(|event| {
                 (self.driver.event_destroy)(event.0);

@@ -10,6 +10,7 @@ use naga_ptx::ParamKind;
 
 use crate::buffer::{BufferData, Memory};
 use crate::command::Command;
+use crate::copies::is_beside;
 use crate::driver::CudaError;
 use crate::launch;
 use crate::pipeline::{Bound, Group, PipelineData};
@@ -70,8 +71,11 @@ impl State {
                         break;
                     }
                     let ran = match &command {
-                        Command::Graph(graph) => graph.run(self, arguments),
-                        command => self.run_in(self.stream, command, arguments),
+                        Command::Copy { from, to, .. } if is_beside(from, to) => self.copy(&command, None),
+                        command => self.join_copies_of(command).and_then(|()| match command {
+                            Command::Graph(graph) => graph.run(self, arguments),
+                            command => self.run_in(self.stream, command, arguments),
+                        }),
                     };
                     if let Err(error) = ran {
                         self.report(error);
@@ -80,6 +84,9 @@ impl State {
                 self.mark(index);
             }
             Work::Write(to, offset, bytes) => {
+                if let Err(error) = self.join_copies_with(&to) {
+                    self.report(error);
+                }
                 match &to.memory {
                     Memory::Value(host) => {
                         lock(host)[offset as usize..][..bytes.len()].copy_from_slice(bytes.as_slice());
@@ -114,18 +121,7 @@ impl State {
                 arguments.collect(pipeline, groups)?;
                 self.dispatch(stream, pipeline, *grid, arguments)
             }
-            Command::Copy { from, from_offset, to, to_offset, bytes } => {
-                let (Some(a), Some(b)) = (to.address(), from.address()) else {
-                    return Err(CudaError::misuse("a copy from or to a buffer without an address"));
-                };
-                if from_offset + bytes > from.size.max(4) || to_offset + bytes > to.size.max(4) {
-                    return Err(CudaError::misuse("a copy leaves its buffer"));
-                }
-                // SAFETY: both parts lie within their buffers, which live until the stream is past them.
-                let code =
-                    unsafe { (driver.copy)(a + to_offset, b + from_offset, *bytes as usize, stream.0) };
-                driver.check(code, "cuMemcpyAsync")
-            }
+            Command::Copy { .. } => self.copy(command, Some(stream)),
             Command::Clear { buffer, offset, bytes } => {
                 let Some(address) = buffer.address() else {
                     return Err(CudaError::misuse("clearing a buffer without an address"));
@@ -155,6 +151,22 @@ impl State {
             }
             Command::Graph(_) => Err(CudaError::misuse("a graph within a graph")),
         }
+    }
+
+    /// Copies in `stream`, or beside kernels.
+    fn copy(&self, command: &Command, stream: Option<Raw>) -> Result<(), CudaError> {
+        let Command::Copy { from, from_offset, to, to_offset, bytes } = command else { return Ok(()) };
+        let (Some(a), Some(b)) = (to.address(), from.address()) else {
+            return Err(CudaError::misuse("a copy from or to a buffer without an address"));
+        };
+        if from_offset + bytes > from.size.max(4) || to_offset + bytes > to.size.max(4) {
+            return Err(CudaError::misuse("a copy leaves its buffer"));
+        }
+        let [source, target] = [b + from_offset, a + to_offset];
+        let Some(stream) = stream else { return self.copy_beside([from, to], [source, target], *bytes) };
+        // SAFETY: both parts lie within their buffers, which live until the stream is past them.
+        let code = unsafe { (self.driver.copy)(target, source, *bytes as usize, stream.0) };
+        self.driver.check(code, "cuMemcpyAsync")
     }
 
     fn dispatch(
