@@ -43,7 +43,7 @@ pub fn run(adapter: &str, out: &Path) -> Result<()> {
         &found.adapter,
         &options,
         &held_out,
-        Offload::Never,
+        Offload::NEVER,
     );
     let written = block_on(write)?;
     println!("effect of the adapter: {}", written.effect);
@@ -58,7 +58,7 @@ pub fn run(adapter: &str, out: &Path) -> Result<()> {
     merge::write(&path, &base, &found.adapter, MergeType::Auto, |_| {})?;
     let merged = Base::from_gguf(Gguf::open(&path)?, "merged")?;
     let verdict =
-        block_on(verify::compare_merged(&gpu, &base, &found.adapter, &merged, &held_out, Offload::Never))?;
+        block_on(verify::compare_merged(&gpu, &base, &found.adapter, &merged, &held_out, Offload::NEVER))?;
     verdict.check(MergeType::Auto)?;
     println!("{}: {}", path.display(), verdict.divergence);
     Ok(())

@@ -171,7 +171,7 @@ fn the_manual_has_every_key_with_its_default() {
         }
     }
     assert_eq!(accept(&defaults), accept(""), "the manual's defaults are not the code's:\n{defaults}");
-    assert_eq!(keys, 76, "keys with a documented default");
+    assert_eq!(keys, 78, "keys with a documented default");
     assert_eq!(manual.matches("# required; ").count(), 3);
 }
 
@@ -218,6 +218,8 @@ weight_decay = 0.0
 max_grad_norm = 1.0
 gradient_checkpointing = "auto"
 offload_experts = "auto"
+offload_layers = "auto"
+offload_inputs = "auto"
 max_skipped_steps = 0
 stop_if_diverged = true
 
@@ -298,6 +300,8 @@ weight_decay = 0.01
 max_grad_norm = 0
 gradient_checkpointing = true
 offload_experts = false
+offload_layers = 3
+offload_inputs = true
 max_skipped_steps = 3
 stop_if_diverged = false
 [eval]
@@ -340,7 +344,7 @@ fn toml_and_json_give_equal_recipes_that_survive_to_toml() {
 
     let sections: Vec<usize> =
         table.values().map(|section| section.as_table().expect("a section").len()).collect();
-    assert_eq!(sections.iter().sum::<usize>(), 69, "FULL lists every key");
+    assert_eq!(sections.iter().sum::<usize>(), 71, "FULL lists every key");
     let defaults: toml::Table = accept("").to_toml().parse().expect("valid TOML");
     for (name, section) in &defaults {
         for key in section.as_table().expect("a section").keys() {

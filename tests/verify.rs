@@ -65,7 +65,7 @@ fn f32_is_exact(gpu: &Gpu, g: &Golden) -> Result<(), Failed> {
     sample.labels = sample.ids.iter().map(|&id| id as i32).collect();
     let merged = merge(g, "f32");
     let held_out = HeldOut::of_samples(&[sample], g.base.config().vocab)?;
-    let found = block_on(verify::logits(gpu, &merged, &[None], &held_out, Offload::Never))?;
+    let found = block_on(verify::logits(gpu, &merged, &[None], &held_out, Offload::NEVER))?;
     let found: Vec<f64> = found[0].values().iter().map(|&v| f64::from(v)).collect();
     let expected = &g.tensor("logits.lora")[..found.len()];
     assert_eq!(found.len(), (g.first.ids.len() - 1) * g.base.config().vocab);
@@ -81,10 +81,10 @@ fn experts_on_the_host(gpu: &Gpu, g: &Golden) -> Result<(), Failed> {
     let merged = merge(g, "f16");
     let measure =
         |offload| block_on(verify::compare_merged(gpu, &g.base, &g.adapter, &merged, &held_out, offload));
-    assert_eq!(measure(Offload::All)?, measure(Offload::Never)?);
+    assert_eq!(measure(Offload::EXPERTS)?, measure(Offload::NEVER)?);
     // All experts are in host memory: with a limit of one byte, offloading fails.
     gpu.set_host_memory(1);
-    let (offloaded, resident) = (measure(Offload::All), measure(Offload::Never));
+    let (offloaded, resident) = (measure(Offload::EXPERTS), measure(Offload::NEVER));
     gpu.set_host_memory(u64::MAX);
     assert!(matches!(offloaded, Err(GpuError::HostMemory { layers: 4, .. })), "{offloaded:?}");
     assert!(resident.is_ok(), "{resident:?}");
@@ -100,7 +100,7 @@ fn divergences(gpu: &Gpu, g: &Golden) -> Result<(), Failed> {
     for (ty, allowed) in types {
         let merged = merge(g, ty);
         let MergeCheck { divergence, effect } =
-            block_on(verify::compare_merged(gpu, &g.base, &g.adapter, &merged, &held_out, Offload::Never))?;
+            block_on(verify::compare_merged(gpu, &g.base, &g.adapter, &merged, &held_out, Offload::NEVER))?;
         if divergence.kl.is_nan() || divergence.kl > allowed || divergence.kl < -1e-9 {
             return Err(format!("{ty}: {divergence}, expected at most {allowed:e}").into());
         }
@@ -112,7 +112,7 @@ fn divergences(gpu: &Gpu, g: &Golden) -> Result<(), Failed> {
     }
     // The unmerged base has lost the whole adapter.
     let checked =
-        block_on(verify::compare_merged(gpu, &g.base, &g.adapter, &g.base, &held_out, Offload::Never))?;
+        block_on(verify::compare_merged(gpu, &g.base, &g.adapter, &g.base, &held_out, Offload::NEVER))?;
     assert_eq!(checked.divergence, checked.effect.divergence);
     let error = checked.check(MergeType::Keep).expect_err("nothing was merged").to_string();
     assert!(error.contains("choose the type q8_0"), "{error}");

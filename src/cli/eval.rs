@@ -106,13 +106,13 @@ pub fn run(recipe: &Recipe, args: &EvalArgs) -> Result<()> {
         let results: Vec<Value> = results.iter().map(|r| r.json(&files)).collect();
         output::text(json!({
             "base": frozen.base.name(), "adapter": name, "samples": data.validation.len(), "results": results,
-            "notices": notices, "offloaded_layers": model.offloaded(),
+            "notices": notices, "offloaded_layers": model.on_host().of_layers(),
         }));
     } else {
         output::device(&gpu);
         output::line("base", frozen.base.name());
-        if !model.offloaded().is_empty() {
-            output::line("offload", output::offloaded(&trainer.plan().offloaded));
+        if let Some(text) = output::offloaded(&trainer.plan().offloaded) {
+            output::line("offload", text);
         }
         output::line("adapter", name.as_deref().unwrap_or("none"));
         output::notices(&notices);

@@ -94,16 +94,24 @@ pub enum GpuError {
         /// The memory limit in bytes.
         limit: u64,
     },
-    /// The experts that stay off the device do not fit into host memory.
+    /// The device cannot copy to memory of the host.
     #[error(
-        "the experts of {layers} layers need {} of host memory, {} are available: close other programs, or leave more experts on the \
-         device (train.memory_limit or train.offload_experts in a recipe, --memory-limit or --offload-experts)",
+        "{device} cannot copy inputs of layers to host memory and back: remove train.offload_inputs from the recipe, or --offload-inputs"
+    )]
+    NoHostBuffers {
+        /// The device and its interface.
+        device: String,
+    },
+    /// The matrices that stay off the device do not fit into host memory.
+    #[error(
+        "the matrices of {layers} layers need {} of host memory, {} are available: close other programs, or leave more on the device \
+         (train.memory_limit, train.offload_experts or train.offload_layers in a recipe, and the options of the same names)",
         words::bytes(*.needed), words::bytes(*.available)
     )]
     HostMemory {
-        /// Layers whose experts stay in host memory.
+        /// Layers whose matrices stay in host memory.
         layers: usize,
-        /// Bytes that these experts need.
+        /// Bytes that they need.
         needed: u64,
         /// Bytes that are available.
         available: u64,

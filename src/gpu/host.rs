@@ -23,6 +23,24 @@ impl Gpu {
     }
 }
 
+/// Bytes of the largest heap of a device of Vulkan's that is its own.
+#[cfg(all(feature = "native", any(target_os = "linux", target_os = "windows")))]
+pub(super) fn device_memory(device: &wgpu::Device) -> Option<u64> {
+    // SAFETY: the handles are only read while the device lives.
+    let hal = unsafe { device.as_hal::<wgpu::hal::api::Vulkan>() }?;
+    let instance = hal.shared_instance().raw_instance();
+    // SAFETY: the physical device is that of the open device.
+    let memory = unsafe { instance.get_physical_device_memory_properties(hal.raw_physical_device()) };
+    let heaps = memory.memory_heaps.iter().take(memory.memory_heap_count as usize);
+    // 1: VK_MEMORY_HEAP_DEVICE_LOCAL_BIT.
+    heaps.filter(|heap| heap.flags.as_raw() & 1 != 0).map(|heap| heap.size).max()
+}
+
+#[cfg(not(all(feature = "native", any(target_os = "linux", target_os = "windows"))))]
+pub(super) fn device_memory(_: &wgpu::Device) -> Option<u64> {
+    None
+}
+
 #[cfg(feature = "native")]
 fn available() -> Option<u64> {
     if !sysinfo::IS_SUPPORTED_SYSTEM {

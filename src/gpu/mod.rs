@@ -44,7 +44,8 @@ pub use recording::{Prepared, Recording, Staging};
 pub use select::Place;
 use select::{COOPERATIVE, Picked, cooperative_matrices, is_simd, pick_adapter};
 pub use tuning::{Choice, Choices, Product};
-pub use upload::{Submission, Upload};
+use upload::STAYS_ON_HOST;
+pub use upload::{HostBuffer, Submission, Upload};
 
 /// An open device, and the kernels that it runs.
 pub struct Gpu {
@@ -79,6 +80,8 @@ pub struct Shared {
     arrivals: OnceLock<wgpu::Buffer>,
     row_factors: OnceLock<wgpu::Buffer>,
     host_memory: AtomicU64,
+    /// Bytes of host buffers.
+    on_host: Arc<AtomicU64>,
     /// Staging memory of long reads and writes.
     kept: staging::Kept,
     matrices: Option<Matrices>,
@@ -109,6 +112,8 @@ impl Gpu {
         let mut wanted = wgpu::Features::TIMESTAMP_QUERY;
         wanted.set(wgpu::Features::PIPELINE_CACHE, !webgpu_limits);
         wanted.set(wgpu::Features::SHADER_F16, !webgpu_limits);
+        // DX12's memory of this kind is written by the host alone, or by the device alone.
+        wanted.set(STAYS_ON_HOST, !webgpu_limits && info.backend != wgpu::Backend::Dx12);
         let software = !webgpu_limits && is_simd(&adapter);
         wanted.set(wgpu::Features::SUBGROUP, software);
         let mut features = adapter.features() & wanted;
@@ -151,6 +156,7 @@ impl Gpu {
             arrivals: OnceLock::new(),
             row_factors: OnceLock::new(),
             host_memory: AtomicU64::new(host::ASKED),
+            on_host: Arc::default(),
             kept: staging::Kept::default(),
             matrices,
             failed_self_test: OnceLock::new(),
@@ -238,7 +244,19 @@ impl Gpu {
 
     /// Bytes allocated on the device now, if the backend counts them.
     pub fn allocated_bytes(&self) -> Option<u64> {
-        self.device.generate_allocator_report().map(|report| report.total_allocated_bytes)
+        let all = self.device.generate_allocator_report()?.total_allocated_bytes;
+        // wgpu's own devices count host buffers too.
+        let others = if self.cuda.is_some() { 0 } else { self.on_host.load(Ordering::Relaxed) };
+        Some(all.saturating_sub(others))
+    }
+
+    /// Bytes of memory that the device has for itself; `None` where the interface does not tell, and on software renderers.
+    pub fn memory(&self) -> Option<u64> {
+        match self.cuda {
+            _ if self.is_software() => None,
+            Some(_) => Some(self.limits.max_buffer_size),
+            None => host::device_memory(&self.device),
+        }
     }
 
     /// Bytes that one binding may span. It decides how matrices are tiled.

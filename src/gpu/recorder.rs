@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashSet};
 use super::command::Command;
 use super::pipeline::Compiled;
 use super::recording::{Recording, Staging};
-use super::upload::{Submission, Upload};
+use super::upload::{HostBuffer, Submission, Upload};
 use super::{BindGroups, Choice, Entry, Gpu, GpuError, Kernel, Launch, Product};
 
 /// A part of a buffer under a binding number.
@@ -102,6 +102,11 @@ impl<'g> Recorder<'g> {
         self.gpu.choice(&product)
     }
 
+    /// Whether what is recorded runs: not so after [`Recorder::ahead`].
+    pub fn runs(&self) -> bool {
+        !matches!(self.mode, Mode::Compile { .. })
+    }
+
     /// The device that it records for.
     pub fn gpu(&self) -> &'g Gpu {
         self.gpu
@@ -187,6 +192,16 @@ impl<'g> Recorder<'g> {
     /// Copies the first `bytes` (a multiple of 4) of `upload` to the start of `buffer`.
     pub fn copy_in(&mut self, upload: &Upload, buffer: &wgpu::Buffer, bytes: u64) {
         self.commands.push(Command::Copy { from: upload.buffer.clone(), to: buffer.clone(), bytes });
+    }
+
+    /// Copies the first `bytes` (a multiple of 4) of `buffer` to the start of `host`.
+    pub fn copy_out(&mut self, buffer: &wgpu::Buffer, host: &HostBuffer, bytes: u64) {
+        self.commands.push(Command::Copy { from: buffer.clone(), to: host.buffer.clone(), bytes });
+    }
+
+    /// Copies the first `bytes` (a multiple of 4) of `host` to the start of `buffer`.
+    pub fn copy_back(&mut self, host: &HostBuffer, buffer: &wgpu::Buffer, bytes: u64) {
+        self.commands.push(Command::Copy { from: host.buffer.clone(), to: buffer.clone(), bytes });
     }
 
     /// Makes sure that [`Recorder::into_bind_groups`] keeps none of `buffers` alive.

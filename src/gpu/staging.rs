@@ -2,7 +2,7 @@
 
 use rayon::prelude::*;
 
-use super::{Gpu, GpuError, Staging, Submission, Upload};
+use super::{Gpu, GpuError, HostBuffer, Staging, Submission, Upload};
 
 /// Bytes that are staged at a time. Two such pieces are on their way: one is copied by the device, the other by the host.
 const PIECE: usize = 16 << 20;
@@ -13,7 +13,8 @@ const SHARE: usize = 1 << 20;
 #[derive(Default)]
 pub(super) struct Kept {
     reads: std::sync::Mutex<Vec<Staging>>,
-    writes: std::sync::Mutex<Vec<Upload>>,
+    /// Each with the last submission that copies from it.
+    writes: std::sync::Mutex<Vec<(Upload, Option<Submission>)>>,
 }
 
 impl Gpu {
@@ -63,6 +64,11 @@ impl Gpu {
         Ok(())
     }
 
+    /// Overwrites the start of `host` with `bytes`, a multiple of 4, before the next submission runs.
+    pub async fn write_host(&self, host: &HostBuffer, bytes: &[u8]) -> Result<(), GpuError> {
+        self.write_from(&host.buffer, bytes).await
+    }
+
     /// Overwrites the start of `buffer` with `values`, whose bytes are a multiple of 4, before the next submission runs.
     pub async fn write_from<T: bytemuck::Pod>(
         &self,
@@ -72,11 +78,10 @@ impl Gpu {
         let mut kept = std::mem::take(&mut *self.kept.writes.lock().expect("lock is not poisoned"));
         if kept.is_empty() {
             let new = || self.upload_buffer("written values", PIECE as u64);
-            kept = vec![new()?, new()?];
+            kept = vec![(new()?, None), (new()?, None)];
         }
-        let mut last = [None, None];
         for (piece, part) in bytemuck::cast_slice::<T, u8>(values).chunks(PIECE).enumerate() {
-            let (upload, read) = (&kept[piece % 2], &mut last[piece % 2]);
+            let (upload, read) = &mut kept[piece % 2];
             self.fill(upload, part, read.as_ref()).await?;
             let mut encoder = self.device.create_command_encoder(&Default::default());
             let (at, size) = ((piece * PIECE) as u64, part.len() as u64);

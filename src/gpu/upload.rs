@@ -1,5 +1,8 @@
 //! Staging memory of a fixed size that the device copies from many times; `write_buffer` would allocate new memory each time.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use rayon::prelude::*;
 
 use super::{Gpu, GpuError};
@@ -13,6 +16,29 @@ pub struct Upload {
     pub(super) buffer: wgpu::Buffer,
 }
 
+/// Memory of the host that only the device reads and writes: [`super::Recorder::copy_out`] and [`super::Recorder::copy_back`]. Its copies run
+/// beside kernels where the device can do that.
+pub struct HostBuffer {
+    pub(super) buffer: wgpu::Buffer,
+    all: Arc<AtomicU64>,
+}
+
+impl Drop for HostBuffer {
+    fn drop(&mut self) {
+        self.all.fetch_sub(self.bytes(), Ordering::Relaxed);
+    }
+}
+
+impl HostBuffer {
+    /// Its size in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.buffer.size()
+    }
+}
+
+/// The feature that devices need for a [`HostBuffer`].
+pub(super) const STAYS_ON_HOST: wgpu::Features = wgpu::Features::MAPPABLE_PRIMARY_BUFFERS;
+
 /// Bytes that a core copies at a time: a single core cannot saturate the bus.
 const PIECE: usize = 1 << 20;
 
@@ -24,6 +50,27 @@ impl Gpu {
         let descriptor =
             wgpu::BufferDescriptor { label: Some(label), size: bytes, usage, mapped_at_creation: false };
         Ok(Upload { buffer: self.device.create_buffer(&descriptor) })
+    }
+
+    /// Whether the device can copy to and from memory that stays on the host.
+    pub fn has_host_buffers(&self) -> bool {
+        self.device.features().contains(STAYS_ON_HOST)
+    }
+
+    /// Host memory of `bytes`, a multiple of 4, for the device.
+    ///
+    /// # Panics
+    /// Unless [`Gpu::has_host_buffers`].
+    pub fn host_buffer(&self, label: &str, bytes: u64) -> Result<HostBuffer, GpuError> {
+        assert!(self.has_host_buffers(), "only devices with this feature copy to and from host memory");
+        self.check_size(label, bytes)?;
+        // Memory that the host writes may be the device's own; memory that it reads is the host's.
+        let usage =
+            wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST;
+        let descriptor =
+            wgpu::BufferDescriptor { label: Some(label), size: bytes, usage, mapped_at_creation: false };
+        self.on_host.fetch_add(bytes, Ordering::Relaxed);
+        Ok(HostBuffer { buffer: self.device.create_buffer(&descriptor), all: self.on_host.clone() })
     }
 
     /// Overwrites the start of `upload`, after waiting for `read`, the last submission that copies from it.

@@ -4,10 +4,11 @@ use std::ops::Range;
 
 use super::alias::ScorePlace;
 use super::experts::{ExpertActs, ExpertScratch};
+use super::host_acts::{HostActs, Kind};
 use super::plan::Plan;
 use super::recompute::Kept;
 use super::storage::{Role, Storage, Storages};
-use super::table::{Entry, Own, Saved, Span, TABLE, TEMPS, Temp, TempEntry, lent};
+use super::table::{Entry, Own, Saved, Span, TABLE, TEMPS, Temp, TempEntry, lent, of};
 use super::widths::LayerWidths;
 use crate::gpu::{Gpu, GpuError, Recorder};
 use crate::ops::Rows;
@@ -37,6 +38,7 @@ pub struct Activations {
     pub experts: Option<ExpertScratch>,
     chunk: usize,
     stream: Rows, // [T, D]
+    host: Option<HostActs>,
     layers: Vec<LayerBuffers>,
     storages: Storages,
     temps: Vec<Act>, // by `Temp`
@@ -137,12 +139,21 @@ impl Maker<'_> {
     }
 
     /// The activations of a layer, by [`Saved`].
-    fn layer(&self, layer: usize, shared: &[Option<Act>]) -> Result<Vec<Act>, GpuError> {
+    fn layer(
+        &self,
+        layer: usize,
+        shared: &[Option<Act>],
+        host: Option<&HostActs>,
+    ) -> Result<Vec<Act>, GpuError> {
         let w = &self.plan.layers[layer];
         let make = |(entry, shared): (&Entry, &Option<Act>)| {
             let width = (entry.width)(w);
+            let is_own = entry.is_own(w, self.plan.kept[layer]);
+            if let Some(place) = host.filter(|_| is_own).and_then(|host| host.place(entry.name, layer)) {
+                return Ok(place.reshaped(width));
+            }
             match shared {
-                Some(shared) if !entry.is_own(w, self.plan.kept[layer]) => Ok(shared.reshaped(width)),
+                Some(shared) if !is_own => Ok(shared.reshaped(width)),
                 _ => {
                     let rows = entry.span.own_rows(self.plan.tokens);
                     self.act(&format!("layer {layer} {:?}", entry.name), entry.role, rows, width)
@@ -150,6 +161,29 @@ impl Maker<'_> {
             }
         };
         TABLE.iter().zip(shared).map(make).collect()
+    }
+
+    /// The activations that leave the device.
+    fn host(&self) -> Result<Option<HostActs>, GpuError> {
+        let Plan { layers, kept, tokens, leaving, .. } = self.plan;
+        let kind = |(name, leaves): &(Saved, Vec<bool>)| {
+            let entry = of(*name);
+            let rows = entry.span.own_rows(*tokens);
+            let storage = self.plan.storages.of(entry.role);
+            let bytes = |i: usize| match (
+                leaves[i] && entry.is_own(&layers[i], kept[i]),
+                (entry.width)(&layers[i]),
+            ) {
+                (false, _) | (_, 0) => Vec::new(),
+                (true, width) => storage.buffer_bytes(rows, width),
+            };
+            let bytes: Vec<Vec<u64>> = (0..layers.len()).map(bytes).collect();
+            let width = (entry.width)(&self.widest);
+            let place = || self.act(&format!("{name:?} in turn"), entry.role, rows, width);
+            Kind::new(self.gpu, *name, [place()?, place()?], &bytes)
+        };
+        let kinds = leaving.iter().map(kind).collect::<Result<Vec<_>, GpuError>>()?;
+        Ok((!kinds.is_empty()).then(|| HostActs::new(kinds, layers.len())))
     }
 
     /// The buffers of backward, by [`Temp`].
@@ -239,12 +273,13 @@ impl Activations {
             Some(shape) => Some(ExpertActs::new(gpu, shape, widest, plan.chunk)?),
             None => None,
         };
+        let host = maker.host()?;
         let mut layers = Vec::new();
         for (i, w) in plan.layers.iter().enumerate() {
             layers.push(LayerBuffers {
                 widths: w.clone(),
                 kept: plan.kept[i],
-                acts: maker.layer(i, &shared)?,
+                acts: maker.layer(i, &shared, host.as_ref())?,
                 experts: maker.experts(i, shared_experts.as_ref())?,
                 dkeys_values: maker.dkeys_values(i, &temps)?,
             });
@@ -282,6 +317,7 @@ impl Activations {
             experts,
             chunk: plan.chunk,
             stream: maker.f32("stream", widest.width)?,
+            host,
             layers,
             storages: plan.storages,
             temps,
@@ -361,6 +397,32 @@ impl Activations {
             None => self.stream.below(first).into(),
         };
         if again { act.keep() } else { act }
+    }
+
+    /// Whether any activation leaves the device between forward and backward.
+    pub fn leave_device(&self) -> bool {
+        self.host.is_some()
+    }
+
+    /// In the middle of the forward of layer `layer`, lets what the layer below saved leave the device, as far as it is to be in host memory.
+    pub fn leave_below(&self, rec: &mut Recorder, layer: usize) {
+        if let (Some(host), Some(below)) = (&self.host, layer.checked_sub(1)) {
+            host.leave(rec, below);
+        }
+    }
+
+    /// Notes that forward has run all layers.
+    pub fn end_forward(&self) {
+        if let Some(host) = &self.host {
+            host.end_forward();
+        }
+    }
+
+    /// In the middle of the backward of layer `layer`, copies what the layer below saved back to the device.
+    pub fn fetch_below(&self, rec: &mut Recorder, layer: usize) {
+        if let (Some(host), Some(below)) = (&self.host, layer.checked_sub(1)) {
+            host.fetch(rec, below);
+        }
     }
 
     /// The keys and values of layer `layer`, of a micro-batch of `tokens` tokens.

@@ -11,21 +11,6 @@ use crate::ops::linear::experts::Grouped;
 use crate::ops::lora::Input;
 use crate::ops::pack::{Packed, packed_bytes};
 
-/// Experts that stay in host memory and are copied to the device layer by layer.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Offloaded {
-    /// Their layers.
-    pub layers: Vec<usize>,
-    /// Layers that have experts.
-    pub of: usize,
-    /// Bytes of host memory.
-    pub bytes: u64,
-    /// Bytes that a forward copies: per micro-batch of an evaluation, or per token of a reply.
-    pub forward: u64,
-    /// Bytes that forward and backward of a micro-batch copy.
-    pub training: u64,
-}
-
 /// The activations that one layer's experts save, of a chunk `C` of the tokens.
 #[derive(Clone)]
 pub struct ExpertActs {

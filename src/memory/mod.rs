@@ -7,7 +7,9 @@
 mod alias;
 mod arena;
 mod experts;
+mod host_acts;
 mod logits;
+mod offloaded;
 mod passes;
 mod plan;
 mod recompute;
@@ -16,7 +18,8 @@ mod table;
 mod widths;
 
 pub use arena::{Activations, Chunk, LayerActs, ScratchActs};
-pub use experts::{ExpertActs, ExpertScratch, Offloaded};
+pub use experts::{ExpertActs, ExpertScratch};
+pub use offloaded::{Offloaded, OnHost, Saves};
 pub use passes::Passes;
 pub use plan::{CHUNK, Demand, LEAST_CHUNK, Plan};
 pub use recompute::{Kept, Recompute};

@@ -1,8 +1,10 @@
 //! The memory plan: every buffer's size before the first is made, and which layers keep their activations.
 
 use super::alias::Lent;
-use super::experts::{ExpertActs, ExpertScratch, Offloaded};
+use super::experts::{ExpertActs, ExpertScratch};
+use super::host_acts;
 use super::logits::{self, LongPanels};
+use super::offloaded::Offloaded;
 use super::passes::Passes;
 use super::recompute::{Kept, LayerCosts, Recompute, Shared, choose};
 use super::storage::Storages;
@@ -28,6 +30,12 @@ pub const LEAST_CHUNK: usize = 512;
 /// on an H200, `bench e2b --sequence 2048 --batch 4 --memory-limit 6 --loss-share 25`.
 const ATTENTION_WORK: u64 = 2;
 
+/// Multiplications that take as long as making one value of a panel: 58.7 million in 55 µs beside 300 TMAC/s on an H100.
+const PANEL_WORK: u64 = 280;
+
+/// Multiplications that take as long as copying a byte to the device: 300 TMAC/s beside 50 GB/s on an H100.
+const COPY_WORK: u64 = 6000;
+
 /// Bytes of an activation that no layer can keep.
 const TOO_LARGE: u64 = 1 << 50;
 
@@ -44,8 +52,12 @@ pub struct Plan {
     pub bytes: Vec<(&'static str, u64)>,
     /// The part of its forward that each layer keeps for backward.
     pub kept: Vec<Kept>,
-    /// The experts that stay in host memory.
+    /// The contents of host memory.
     pub offloaded: Offloaded,
+    /// Time that the memory limit costs, in multiplications: recomputed ones, and as many as take as long as the rest.
+    pub cost: u64,
+    /// The activations that leave the device, and in which layers.
+    pub(crate) leaving: Vec<(Saved, Vec<bool>)>,
     pub(crate) layers: Vec<LayerWidths>,
     pub(crate) storages: Storages,
     pub(crate) shapes: Shapes,
@@ -78,11 +90,11 @@ pub struct Demand<'a> {
     pub u_width: usize,
     /// Bytes of the adapter with its gradients and moments.
     pub adapter: u64,
-    /// Bytes of frozen weights on the device, without the experts that take turns.
+    /// Bytes of frozen weights on the device, without those in host memory.
     pub weights: u64,
-    /// Bytes of the buffers in which experts from host memory take turns.
+    /// Bytes of the buffers in which matrices from host memory take turns.
     pub turns: u64,
-    /// The experts that stay in host memory.
+    /// The contents of host memory.
     pub offloaded: Offloaded,
     /// Bytes of generating replies, which an evaluation needs beside the buffers of training.
     pub replies: u64,
@@ -216,6 +228,10 @@ impl<'a> Planner<'a> {
             }
         }
         let lent = self.lend(least);
+        let mut offloaded = self.demand.offloaded.clone();
+        offloaded.saves = self.copied(&kept);
+        let cost = self.cost(&kept, &sizes, offloaded.training + offloaded.saves);
+        let leaving = self.leaving();
         let bytes_kept = kept.iter().zip(&sizes).map(|(kept, sizes)| sizes.of(*kept));
         fixed.push(("activations, kept", bytes_kept.sum()));
         fixed.push(("attention scratch, not borrowed", lent.own(queries)));
@@ -228,7 +244,9 @@ impl<'a> Planner<'a> {
             head_rows: self.head_rows(),
             bytes: fixed,
             kept,
-            offloaded: self.demand.offloaded.clone(),
+            offloaded,
+            cost,
+            leaving,
             layers: self.layers,
             storages: self.storages,
             shapes: self.shapes,
@@ -236,14 +254,56 @@ impl<'a> Planner<'a> {
         }
     }
 
+    /// Whether `name` of layer `layer` leaves the device.
+    fn leaves(&self, name: Saved, layer: usize) -> bool {
+        host_acts::leaves(self.demand.offloaded.on_host.saves, self.demand.config, name, layer)
+    }
+
+    /// The activations that leave the device, and in which layers.
+    fn leaving(&self) -> Vec<(Saved, Vec<bool>)> {
+        let names = host_acts::names(self.demand.offloaded.on_host.saves).iter();
+        let layers = 0..self.layers.len();
+        names.map(|&name| (name, layers.clone().map(|layer| self.leaves(name, layer)).collect())).collect()
+    }
+
+    /// Bytes of the places of activations that leave.
+    fn places(&self) -> u64 {
+        let names = host_acts::names(self.demand.offloaded.on_host.saves).iter();
+        names.map(|name| host_acts::PLACES as u64 * self.own_bytes(table::of(*name), &self.widest)).sum()
+    }
+
+    /// Bytes of activations that a micro-batch copies to the host and back.
+    fn copied(&self, kept: &[Kept]) -> u64 {
+        let layers = self.layers.len().saturating_sub(host_acts::PLACES);
+        let each = (0..layers).flat_map(|layer| {
+            let own = TABLE.iter().filter(move |entry| entry.is_own(&self.layers[layer], kept[layer]));
+            own.filter(move |entry| self.leaves(entry.name, layer))
+                .map(move |entry| self.own_bytes(entry, &self.layers[layer]))
+        });
+        2 * each.sum::<u64>()
+    }
+
+    /// Time that a choice costs, in multiplications.
+    fn cost(&self, kept: &[Kept], sizes: &[LayerCosts], copied: u64) -> u64 {
+        let recomputed: u64 = kept.iter().zip(sizes).map(|(kept, sizes)| sizes.recomputed(*kept)).sum();
+        let work: u64 = sizes.iter().map(|sizes| sizes.work).sum();
+        let chunks = self.passes.capacity.tokens.div_ceil(self.chunk.max(1)) as u64;
+        // Forward, backward, and forward again.
+        let made = 3 * chunks * self.layers.iter().map(|w| (3 * w.width * w.ffn) as u64).sum::<u64>();
+        let panels = if self.shapes.panels.is_some() { made * PANEL_WORK } else { 0 };
+        let copies = copied * COPY_WORK;
+        let hidden = (2 * work + recomputed) * 6 / 10;
+        recomputed + panels + copies.saturating_sub(hidden) + copies / 20
+    }
+
     /// Bytes by purpose that do not depend on what layers keep.
     fn fixed(&self) -> Vec<(&'static str, u64)> {
         let tokens = self.passes.capacity.tokens;
         let config = self.demand.config;
         let stream = (tokens * self.widest.width * 4) as u64;
-        let always: u64 = self.layers.iter().map(|w| self.always(w)).sum();
+        let always: u64 = (0..self.layers.len()).map(|layer| self.always(layer)).sum();
         let key_gradients: usize = self.layers.iter().map(|w| 2 * w.shared_keys).sum();
-        let inputs = always + 2 * stream + (tokens * key_gradients * 4) as u64;
+        let inputs = always + self.places() + 2 * stream + (tokens * key_gradients * 4) as u64;
         let scratch_columns = self.shapes.u + self.shapes.masked;
         let scratch = TEMPS.iter().map(|temp| self.temp_bytes(temp.name)).sum::<u64>()
             + (tokens * scratch_columns * 4) as u64;
@@ -257,7 +317,7 @@ impl<'a> Planner<'a> {
         let per_layer_rows = 2 * tokens.min(config.vocab) * self.demand.per_layer_row;
         vec![
             ("frozen weights", self.demand.weights),
-            ("experts from host memory, in turn", self.demand.turns),
+            ("matrices from host memory, in turn", self.demand.turns),
             ("adapter, gradients and moments", self.demand.adapter),
             ("layer inputs, keys and values", inputs),
             ("backward scratch", scratch),
@@ -320,8 +380,10 @@ impl<'a> Planner<'a> {
     }
 
     /// Bytes that a layer has for itself at every level.
-    fn always(&self, w: &LayerWidths) -> u64 {
-        let own = TABLE.iter().filter(|entry| entry.is_own(w, Kept::Input));
+    fn always(&self, layer: usize) -> u64 {
+        let w = &self.layers[layer];
+        let own =
+            TABLE.iter().filter(|entry| entry.is_own(w, Kept::Input) && !self.leaves(entry.name, layer));
         own.map(|entry| self.own_bytes(entry, w)).sum()
     }
 
@@ -345,7 +407,9 @@ impl<'a> Planner<'a> {
         let Passes { capacity: Capacity { tokens, longest, .. }, .. } = self.passes;
         let w = &self.layers[layer];
         let own = |kept: Kept| -> u64 {
-            let entries = TABLE.iter().filter(|entry| entry.is_own(w, kept) && !entry.is_own(w, Kept::Input));
+            let is_added = |entry: &&Entry| entry.is_own(w, kept) && !entry.is_own(w, Kept::Input);
+            let stays = |entry: &&Entry| !self.leaves(entry.name, layer);
+            let entries = TABLE.iter().filter(is_added).filter(stays);
             entries
                 .map(|entry| if self.is_bindable(entry, w) { self.own_bytes(entry, w) } else { TOO_LARGE })
                 .sum()
@@ -359,6 +423,7 @@ impl<'a> Planner<'a> {
             attention: own(Kept::Attention).saturating_sub(down),
             products: own(Kept::Products),
             all: own(Kept::All) + chunks * self.experts(w),
+            work: work(w, tokens) + ATTENTION_WORK * 2 * (tokens * w.queries * keys) as u64,
             down_work: (tokens * w.width * w.ffn) as u64,
             attention_work: ATTENTION_WORK * 2 * (tokens * w.queries * keys) as u64,
         }
@@ -387,4 +452,12 @@ impl<'a> Planner<'a> {
         let queries = (self.passes.capacity.tokens * self.widest.queries * 4) as u64;
         Lent::new(&sizes, queries, self.least_scores, self.gpu.max_binding_bytes())
     }
+}
+
+/// Multiplications of the matrices of a layer's forward over `tokens` tokens.
+fn work(w: &LayerWidths, tokens: usize) -> u64 {
+    let mixer = w.queries + w.output_gates + w.own_keys + w.own_values + w.queries.max(w.gated());
+    let delta = w.delta_width(DeltaNet::channels) + 2 * w.delta_width(DeltaNet::values);
+    let experts = w.experts.as_ref().map_or(0, |experts| 3 * experts.used * experts.width);
+    (tokens * w.width * (mixer.max(delta) + 3 * w.ffn + experts + 2 * w.per_layer)) as u64
 }

@@ -59,6 +59,8 @@ pub struct LayerCosts {
     pub products: u64,
     /// Bytes of everything, the others included.
     pub all: u64,
+    /// Multiplications of the layer's forward.
+    pub work: u64,
     /// Multiplications that keeping the feed-forward block's output saves.
     pub down_work: u64,
     /// Multiplications that keeping attention's output saves.
@@ -74,6 +76,19 @@ impl LayerCosts {
             Kept::Attention => self.down + self.attention,
             Kept::Products => self.products,
             Kept::All => self.all,
+        }
+    }
+}
+
+impl LayerCosts {
+    /// Multiplications of what backward computes again. Norms, heads and gated units count as a tenth of the layer.
+    pub fn recomputed(&self, kept: Kept) -> u64 {
+        match kept {
+            Kept::Input => self.work,
+            Kept::Down => self.work.saturating_sub(self.down_work),
+            Kept::Attention => self.work.saturating_sub(self.down_work + self.attention_work),
+            Kept::Products => self.work / 10,
+            Kept::All => 0,
         }
     }
 }
@@ -147,6 +162,7 @@ mod tests {
             attention: 5,
             products: 20,
             all: 30,
+            work: 40,
             down_work: 12,
             attention_work,
         };

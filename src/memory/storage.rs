@@ -92,6 +92,14 @@ impl Storage {
         }
     }
 
+    /// Bytes of each buffer of `rows` rows of `width` values, all of them above 0.
+    pub fn buffer_bytes(self, rows: usize, width: usize) -> Vec<u64> {
+        match self {
+            Storage::F32 => vec![self.bytes(rows, width)],
+            Storage::Tiled => vec![packed_bytes(rows, width), 4 * rows as u64],
+        }
+    }
+
     /// Allocates `rows` rows of `width` values.
     pub fn make(self, gpu: &Gpu, label: &str, rows: usize, width: usize) -> Result<Act, GpuError> {
         let f32 = || Rows::new(gpu, label, if width == 0 { 0 } else { rows }, width);

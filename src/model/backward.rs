@@ -4,6 +4,7 @@
 
 use super::batch::Batch;
 use super::forward::gated_attention;
+use super::offload::Way;
 use super::{Dense, Layer, Model, PerLayerBranch};
 use crate::base::Module;
 use crate::base::config::LayerConfig;
@@ -35,13 +36,17 @@ impl Model<'_> {
         if output_scale != 1.0 {
             scale::in_place(rec, acts.dhidden.rows(), output_scale, inputs.tokens);
         }
+        let lowest = adapter.lowest_layer();
+        self.fetch_first(rec, Way::Backward).await?;
         let p = &mut batch.pass(rec);
-        for layer in (adapter.lowest_layer()..self.layers.len()).rev() {
+        for layer in (lowest..self.layers.len()).rev() {
             let recomputes = acts.recomputes(layer);
             if recomputes {
                 self.attention_forward(p, &batch, layer);
             }
-            self.fetch_for(p, layer).await?;
+            if layer > lowest {
+                self.exchange(p, acts, layer, Way::Backward).await?;
+            }
             for chunk in acts.chunks(inputs.tokens) {
                 if recomputes {
                     self.feed_forward(p, &batch, layer, chunk);

@@ -1,6 +1,7 @@
 //! Forward, straight through; `backward.rs` is the mirror of this file.
 
 use super::batch::Batch;
+use super::offload::Way;
 use super::{Dense, Layer, Model, PerLayerBranch};
 use crate::base::Module;
 use crate::base::config::LayerConfig;
@@ -28,15 +29,17 @@ impl Model<'_> {
         dropout: Option<Mask>,
     ) -> Result<(), GpuError> {
         let batch = Batch { inputs, adapter, acts, dropout, in_backward: false };
+        self.fetch_first(rec, Way::Forward).await?;
         let p = &mut batch.pass(rec);
         self.embed(p, &batch);
         for layer in 0..self.layers.len() {
             self.attention_forward(p, &batch, layer);
-            self.fetch_for(p, layer).await?;
+            self.exchange(p, acts, layer, Way::Forward).await?;
             for chunk in acts.chunks(inputs.tokens) {
                 self.feed_forward(p, &batch, layer, chunk);
             }
         }
+        acts.end_forward();
         Ok(())
     }
 

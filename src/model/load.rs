@@ -1,12 +1,14 @@
 //! Uploading a model.
 
+use std::cell::RefCell;
+
 use super::upload::Upload;
 use super::{DeltaLayer, Dense, Layer, Model, PerLayerBranch, PerLayerInput, experts, offload};
 use crate::base::Base;
 use crate::base::config::Rotary;
 use crate::base::gguf::source::now;
 use crate::gpu::{Gpu, GpuError};
-use crate::memory::CHUNK;
+use crate::memory::{CHUNK, OnHost, Saves};
 use crate::ops::delta::Frozen;
 use crate::ops::rms_norm::Norm;
 use crate::ops::rope::Table;
@@ -24,24 +26,21 @@ impl<'b> Model<'b> {
         positions: usize,
         progress: impl FnMut(usize),
     ) -> Result<Model<'b>, GpuError> {
-        Model::offloading(gpu, base, positions, &[], progress).await
+        Model::offloading(gpu, base, positions, &OnHost::default(), progress).await
     }
 
-    /// Uploads any base, without the experts of the layers `offloaded`, each of which has some. They stay in host memory, in the
-    /// layout that kernels read, and are copied to the device whenever a pass reaches their layer. The results are bit-identical.
+    /// Uploads any base, without what is to stay in host memory. That is there in the layout that kernels read, and is copied to the device
+    /// before a pass reaches its layer. The results are bit-identical.
     pub async fn offloading(
         gpu: &Gpu,
         base: &'b Base,
         positions: usize,
-        offloaded: &[usize],
+        on_host: &OnHost,
         mut progress: impl FnMut(usize),
     ) -> Result<Model<'b>, GpuError> {
         let config = base.config();
-        let mut offload = match offloaded {
-            [] => None,
-            layers => Some(offload::HostExperts::new(gpu, base, layers)?),
-        };
-        let upload = Upload { gpu, base };
+        let offload = host_weights(gpu, base, on_host)?;
+        let upload = Upload { gpu, base, host: offload.map(RefCell::new) };
         let mut tables: Vec<(Rotary, Table)> = Vec::new();
         let mut layers = Vec::with_capacity(config.layers.len());
         let mut sent = None;
@@ -56,10 +55,7 @@ impl<'b> Model<'b> {
             };
             let experts = match &shape.experts {
                 None => None,
-                Some(_) => {
-                    let offload = offload.as_mut().filter(|_| offloaded.contains(&i));
-                    Some(experts::Experts::load(&upload, i, offload).await?)
-                }
+                Some(_) => Some(experts::Experts::load(&upload, i).await?),
             };
             layers.push(upload.layer(i, experts, rope).await?);
             // The next layer is read while this one is on its way.
@@ -73,18 +69,37 @@ impl<'b> Model<'b> {
                 proj_norm: upload.norm("per_layer_proj_norm", config.rms_eps)?,
             }),
         };
+        let token_embd = upload.matrix("token_embd").await?;
+        let output = upload.optional("output").await?;
+        let output_norm = upload.norm("output_norm", config.rms_eps)?;
         Ok(Model {
             base,
-            token_embd: upload.matrix("token_embd").await?,
-            output: upload.optional("output").await?,
-            output_norm: upload.norm("output_norm", config.rms_eps)?,
+            token_embd,
+            output,
+            output_norm,
             per_layer,
             layers,
-            offload,
+            offload: upload.host.map(RefCell::into_inner),
+            on_host: on_host.clone(),
+            off_device: offload::Sizes::of(gpu, base).off_device(on_host),
             positions,
-            tables: tables.iter().map(|(_, table)| table.bytes()).sum(),
             chunk: CHUNK,
         })
+    }
+}
+
+/// Memory on the host for what stays there, where any matrix does.
+fn host_weights<'b>(
+    gpu: &Gpu,
+    base: &'b Base,
+    on_host: &OnHost,
+) -> Result<Option<offload::HostWeights<'b>>, GpuError> {
+    if on_host.saves != Saves::None && !gpu.has_host_buffers() {
+        return Err(GpuError::NoHostBuffers { device: gpu.description() });
+    }
+    match on_host.of_layers().is_empty() {
+        true => Ok(None),
+        false => offload::HostWeights::new(gpu, base, on_host).map(Some),
     }
 }
 
@@ -103,7 +118,7 @@ fn shared_table(
     Ok(table)
 }
 
-impl Upload<'_, '_> {
+impl<'b> Upload<'_, 'b> {
     /// Layer `layer`, with experts and rotary table that are there already.
     async fn layer(
         &self,

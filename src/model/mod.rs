@@ -17,6 +17,7 @@ mod upload;
 
 use crate::base::config::Config;
 use crate::base::{Base, Module};
+use crate::memory::OnHost;
 use crate::ops::Weight;
 use crate::ops::delta::Frozen;
 use crate::ops::rms_norm::Norm;
@@ -36,9 +37,10 @@ pub struct Model<'b> {
     output_norm: Norm,
     per_layer: Option<PerLayerInput>,
     layers: Vec<Layer>,
-    offload: Option<offload::HostExperts<'b>>,
+    offload: Option<offload::HostWeights<'b>>,
+    on_host: OnHost,
+    off_device: u64,  // bytes of matrices in host memory
     positions: usize, // in the rotary tables
-    tables: u64,      // bytes of the rotary tables
     chunk: usize,     // tokens that pass through a feed-forward at a time
 }
 

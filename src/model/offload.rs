@@ -1,79 +1,258 @@
-//! Experts in host memory, and copying a layer's experts to the device before they are needed.
+//! Frozen matrices in host memory, and copying those of a layer to the device before they are needed.
 //!
-//! The layers whose experts are in host memory share one set of buffers on the device. Upload buffers of equal sizes are the
-//! source of the copies: the host fills them while the device computes the previous layers. The device then copies them, in
-//! queue order, after the last kernel that reads the previous layer's experts. Weights are frozen, so nothing is copied back.
-//! If a layer's experts are still on the device after forward, backward does not copy them again.
+//! The layers whose matrices are in host memory share two sets of buffers on the device: the set that a layer does not use is filled with
+//! the matrices of the next one. Where the device has memory for it and the host too, the matrices are in memory that the device copies
+//! from ([`crate::gpu::HostBuffer`]). Otherwise the host fills upload buffers while the device computes, from the base's file where that
+//! is in memory. Weights are frozen, so nothing is copied back.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Mutex;
 
 use super::Model;
 use crate::base::formats::planes;
 use crate::base::{Base, Tensor};
-use crate::gpu::{Gpu, GpuError, Recorder, Submission, Upload};
-use crate::ops::linear::grouped::{ExpertWeight, expert_tiles};
+use crate::gpu::{Gpu, GpuError, HostBuffer, Recorder, Submission, Upload};
+use crate::memory::{Activations, OnHost};
+use crate::ops::linear::grouped::expert_tiles;
 use crate::ops::pass::Pass;
-use crate::ops::{Tile, Weight, random};
+use crate::ops::{Tile, random, row_tiles};
 
-/// The experts that are in host memory.
-pub(super) struct HostExperts<'b> {
-    /// All tiles of a layer's matrices, in the form that kernels read.
-    layers: BTreeMap<usize, Vec<Cow<'b, [u8]>>>,
-    /// For each tile: the buffer on the device, and the upload buffer that it is copied from.
-    places: Vec<(wgpu::Buffer, Upload)>,
-    now: Mutex<Now>,
+/// Sets of buffers on the device.
+const SETS: usize = 2;
+
+/// Smaller matrices of a layer stay on the device.
+const LEAST: usize = 4 << 10;
+
+/// The matrices of a layer that can be larger, without experts.
+const LARGE: [&str; 15] = [
+    "attn_q",
+    "attn_k",
+    "attn_v",
+    "attn_qkv",
+    "attn_gate",
+    "attn_output",
+    "ssm_out",
+    "ffn_gate",
+    "ffn_up",
+    "ffn_down",
+    "ffn_gate_shexp",
+    "ffn_up_shexp",
+    "ffn_down_shexp",
+    "inp_gate",
+    "proj",
+];
+
+/// The direction in which layers follow each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// From the first to the last; backward may follow.
+    Forward,
+    /// From the last to the first.
+    Backward,
+    /// From the first to the last, and then from the first again.
+    Around,
 }
 
-/// The current contents of the shared buffers.
+/// The matrices that are in host memory.
+pub(super) struct HostWeights<'b> {
+    layers: BTreeMap<usize, HostLayer<'b>>,
+    sets: Vec<Set>,
+    /// Whether tiles are in memory that the device copies from.
+    is_resident: bool,
+}
+
+/// The tiles of a layer's matrices that are in host memory.
+struct HostLayer<'b> {
+    set: usize,
+    tiles: Vec<HostTile<'b>>,
+}
+
+/// Some rows of a matrix.
+struct HostTile<'b> {
+    name: String,
+    rows: Range<usize>,
+    /// The buffer of a set that it is copied to.
+    place: usize,
+    bytes: u64,
+    content: Option<Content<'b>>,
+}
+
+/// The content of a tile, in the layout that kernels read.
+pub(super) enum Content<'b> {
+    /// In memory that the device copies from.
+    Resident(HostBuffer),
+    /// In memory of the process, or of a file.
+    Bytes(Cow<'b, [u8]>),
+}
+
+/// Buffers of one layer's tiles on the device.
+struct Set {
+    places: Vec<wgpu::Buffer>,
+    uploads: Vec<Upload>, // none where tiles are resident
+    held: Mutex<Held>,
+}
+
+/// The current contents of a set.
 #[derive(Default)]
-struct Now {
+struct Held {
     layer: Option<usize>,
-    /// The submission that copied it.
+    /// The submission that copied it from the uploads.
     copied: Option<Submission>,
 }
 
 /// The expert matrices of `layer`, gate and up before down; empty for a layer without experts.
-pub(super) fn matrices(base: &Base, layer: usize) -> impl Iterator<Item = Tensor<'_>> {
+pub(super) fn experts(base: &Base, layer: usize) -> impl Iterator<Item = Tensor<'_>> {
     let names = ["ffn_gate_up_exps", "ffn_gate_exps", "ffn_up_exps", "ffn_down_exps"];
     names.into_iter().filter_map(move |name| base.tensor(&format!("blk.{layer}.{name}")))
 }
 
-/// Bytes of each tile of the experts of `layer`.
-fn tile_bytes(gpu: &Gpu, base: &Base, layer: usize) -> Vec<u64> {
-    let count = base.config().layers[layer].experts.map_or(0, |experts| experts.count);
-    matrices(base, layer).flat_map(|matrix| matrix_tile_bytes(gpu, &matrix, count)).collect()
+/// The other matrices of `layer` that can stay in host memory.
+pub(super) fn matrices(base: &Base, layer: usize) -> impl Iterator<Item = Tensor<'_>> {
+    let found = LARGE.iter().filter_map(move |name| base.tensor(&format!("blk.{layer}.{name}")));
+    found.filter(|matrix| matrix.rows * matrix.row_bytes() >= LEAST)
 }
 
-/// Bytes of the experts of `layer`.
-pub(super) fn layer_bytes(gpu: &Gpu, base: &Base, layer: usize) -> u64 {
-    tile_bytes(gpu, base, layer).iter().sum()
-}
-
-/// Bytes of each buffer that `layers` share.
-fn place_bytes(gpu: &Gpu, base: &Base, layers: &[usize]) -> Vec<u64> {
-    let mut places: Vec<u64> = Vec::new();
-    for &layer in layers {
-        let tiles = tile_bytes(gpu, base, layer);
-        places.resize(places.len().max(tiles.len()), 0);
-        places.iter_mut().zip(tiles).for_each(|(place, tile)| *place = (*place).max(tile));
+/// The matrices of `layer` that are in host memory, each with the rows of its tiles.
+fn host_matrices<'a>(
+    gpu: &Gpu,
+    base: &'a Base,
+    on_host: &OnHost,
+    layer: usize,
+) -> Vec<(Tensor<'a>, Vec<Range<usize>>)> {
+    let mut found = Vec::new();
+    if on_host.experts.contains(&layer) {
+        let count = base.config().layers[layer].experts.map_or(1, |experts| experts.count);
+        found.extend(experts(base, layer).map(|m| {
+            let tiles = expert_tiles(gpu, count, m.rows / count, m.row_bytes()).collect();
+            (m, tiles)
+        }));
     }
-    places
+    if on_host.layers.contains(&layer) {
+        found.extend(matrices(base, layer).map(|m| {
+            let tiles = row_tiles(gpu, m.rows, m.row_bytes()).collect();
+            (m, tiles)
+        }));
+    }
+    found
 }
 
-/// Bytes of the shared buffers and of their upload buffers, if the experts of `layers` are in host memory.
-pub(super) fn device_bytes(gpu: &Gpu, base: &Base, layers: &[usize]) -> u64 {
-    2 * place_bytes(gpu, base, layers).iter().sum::<u64>()
+/// Bytes of `rows` of a matrix in the layout that kernels read.
+fn planes_bytes(matrix: &Tensor, rows: &Range<usize>) -> u64 {
+    planes::planes_bytes(rows.len() * matrix.row_bytes()) as u64
 }
 
-/// Bytes of host memory for the experts of `layers`: their weights and the upload buffers.
-fn host_bytes(gpu: &Gpu, base: &Base, layers: &[usize]) -> u64 {
-    let own = |&layer: &usize| {
-        let count = base.config().layers[layer].experts.map_or(0, |experts| experts.count);
-        matrices(base, layer).map(|matrix| matrix_host_bytes(gpu, base, &matrix, count)).sum::<u64>()
-    };
-    layers.iter().map(own).sum::<u64>() + place_bytes(gpu, base, layers).iter().sum::<u64>()
+/// Bytes of everything that may stay in host memory, by layer.
+pub(super) struct Sizes {
+    experts: Vec<Matrices>,
+    others: Vec<Matrices>,
+    /// Bytes of host memory that are available, for a device that copies from it.
+    resident: Option<u64>,
+}
+
+/// Matrices of a layer.
+#[derive(Default)]
+struct Matrices {
+    /// Bytes of each tile.
+    tiles: Vec<u64>,
+    /// Bytes on the device if nothing stays in host memory.
+    bytes: u64,
+}
+
+impl Sizes {
+    /// The sizes of `base`.
+    pub fn of(gpu: &Gpu, base: &Base) -> Sizes {
+        let layers = base.config().layers.len();
+        let of = |on_host: OnHost, layer: usize| {
+            let matrices = host_matrices(gpu, base, &on_host, layer);
+            let tiles = matrices.iter().flat_map(|(m, tiles)| tiles.iter().map(|t| planes_bytes(m, t)));
+            let whole = |m: &Tensor| ((m.rows * m.row_bytes()) as u64).next_multiple_of(16);
+            Matrices { tiles: tiles.collect(), bytes: matrices.iter().map(|(m, _)| whole(m)).sum() }
+        };
+        let experts = |layer: usize| of(OnHost { experts: vec![layer], ..OnHost::default() }, layer);
+        let others = |layer: usize| of(OnHost { layers: vec![layer], ..OnHost::default() }, layer);
+        let available = gpu.host_memory().unwrap_or(u64::MAX);
+        Sizes {
+            experts: (0..layers).map(experts).collect(),
+            others: (0..layers).map(others).collect(),
+            resident: gpu.has_host_buffers().then_some(available),
+        }
+    }
+
+    /// The matrices in host memory: of all layers in `on_host`, or of one.
+    fn matrices<'a>(
+        &'a self,
+        on_host: &'a OnHost,
+        layer: Option<usize>,
+    ) -> impl Iterator<Item = &'a Matrices> {
+        let is_meant = move |l: &&usize| layer.is_none_or(|layer| layer == **l);
+        let experts = on_host.experts.iter().filter(is_meant).map(|&l| &self.experts[l]);
+        experts.chain(on_host.layers.iter().filter(is_meant).map(|&l| &self.others[l]))
+    }
+
+    /// Bytes of matrices that are not on the device.
+    pub fn off_device(&self, on_host: &OnHost) -> u64 {
+        self.matrices(on_host, None).map(|matrices| matrices.bytes).sum()
+    }
+
+    /// Bytes of the matrices of `layer` that are in host memory.
+    pub fn layer_bytes(&self, on_host: &OnHost, layer: usize) -> u64 {
+        self.matrices(on_host, Some(layer)).flat_map(|matrices| &matrices.tiles).sum()
+    }
+
+    /// Bytes of each buffer of a set.
+    fn place_bytes(&self, on_host: &OnHost) -> Vec<u64> {
+        let mut places: Vec<u64> = Vec::new();
+        for layer in on_host.of_layers() {
+            let tiles = self.matrices(on_host, Some(layer)).flat_map(|matrices| &matrices.tiles);
+            let mut tiles: Vec<u64> = tiles.copied().collect();
+            tiles.sort_unstable_by(|a, b| b.cmp(a));
+            places.resize(places.len().max(tiles.len()), 0);
+            places.iter_mut().zip(tiles).for_each(|(place, tile)| *place = (*place).max(tile));
+        }
+        places
+    }
+
+    /// Bytes of the sets, and of upload buffers where matrices are not resident.
+    pub fn device_bytes(&self, on_host: &OnHost) -> u64 {
+        let set: u64 = self.place_bytes(on_host).iter().sum();
+        let copies = if self.is_resident(on_host) { 1 } else { 2 };
+        (copies * sets(on_host.of_layers().len())) as u64 * set
+    }
+
+    /// Whether the matrices can be in memory that the device copies from, which the system cannot reclaim.
+    fn is_resident(&self, on_host: &OnHost) -> bool {
+        self.resident.is_some_and(|available| self.resident_bytes(on_host) <= available)
+    }
+
+    /// Bytes of host memory that have to be available for that: an eighth more than the matrices take.
+    fn resident_bytes(&self, on_host: &OnHost) -> u64 {
+        let bytes: u64 = self.matrices(on_host, None).flat_map(|matrices| &matrices.tiles).sum();
+        bytes + bytes / 8
+    }
+}
+
+/// Sets that as many layers share.
+fn sets(layers: usize) -> usize {
+    layers.min(SETS)
+}
+
+/// Bytes of host memory for matrices that are not resident: what their files do not hold as kernels read it, and the upload buffers.
+fn upload_bytes(gpu: &Gpu, base: &Base, on_host: &OnHost, places: &[u64]) -> u64 {
+    let in_file = base.gguf().is_in_memory() && !base.is_random();
+    let layers = on_host.of_layers();
+    let mut bytes = sets(layers.len()) as u64 * places.iter().sum::<u64>();
+    for layer in layers {
+        for (matrix, tiles) in host_matrices(gpu, base, on_host, layer) {
+            let is_owned = |rows: &&Range<usize>| {
+                matrix.interleaved.is_some()
+                    || !(in_file && planes::is_as_in_file(matrix.ty, rows.len() * matrix.row_bytes()))
+            };
+            bytes += tiles.iter().filter(is_owned).map(|rows| planes_bytes(&matrix, rows)).sum::<u64>();
+        }
+    }
+    bytes
 }
 
 /// Picks `count` of `layers`, spread as evenly as possible, so that each copy can overlap with as much computation as possible.
@@ -81,167 +260,259 @@ pub(super) fn spread(layers: &[usize], count: usize) -> Vec<usize> {
     (0..count).map(|i| layers[(2 * i + 1) * layers.len() / (2 * count)]).collect()
 }
 
-impl<'b> HostExperts<'b> {
-    /// Allocates the shared buffers for `layers`; [`HostExperts::keep`] adds the experts. Fails if host memory is too small: a
-    /// system that runs out of memory kills this program or others.
-    pub fn new(gpu: &Gpu, base: &Base, layers: &[usize]) -> Result<HostExperts<'b>, GpuError> {
-        let needed = host_bytes(gpu, base, layers);
-        if let Some(available) = gpu.host_memory().filter(|&available| needed > available) {
-            return Err(GpuError::HostMemory { layers: layers.len(), needed, available });
-        }
-        let place = |bytes: u64| {
-            Ok((gpu.buffer("experts in turn", bytes)?, gpu.upload_buffer("experts to copy", bytes)?))
-        };
-        let places =
-            place_bytes(gpu, base, layers).into_iter().map(place).collect::<Result<_, GpuError>>()?;
-        Ok(HostExperts { layers: BTreeMap::new(), places, now: Mutex::default() })
-    }
-
-    /// Reads the experts of `layer` into host memory. Returns weights that refer to the shared buffers, in the order of
-    /// [`matrices`].
-    pub async fn keep(
-        &mut self,
-        gpu: &Gpu,
-        base: &'b Base,
-        layer: usize,
-        experts: usize,
-    ) -> Result<Vec<ExpertWeight>, GpuError> {
-        let (mut tiles, mut weights) = (Vec::new(), Vec::new());
-        for matrix in matrices(base, layer) {
-            let places = self.places[tiles.len()..].iter().map(|(place, _)| place);
-            weights.push(within(gpu, &matrix, experts, places));
-            tiles.extend(on_host(gpu, base, &matrix, experts).await?);
-        }
-        self.layers.insert(layer, tiles);
-        Ok(weights)
-    }
-
-    /// Copies the experts of `layer` to the device, if they are in host memory and not on the device yet. First submits the
-    /// commands in `rec`, to keep the device busy meanwhile. Later commands can use the experts.
-    async fn fetch(&self, rec: &mut Recorder<'_>, layer: usize) -> Result<(), GpuError> {
-        let Some(tiles) = self.layers.get(&layer) else { return Ok(()) };
-        let before = {
-            let mut now = self.now.lock().expect("lock is not poisoned");
-            if now.layer == Some(layer) {
-                return Ok(());
+impl<'b> HostWeights<'b> {
+    /// Allocates the sets; [`HostWeights::keep`] adds the matrices. Fails if host memory is too small: a system that runs out of memory
+    /// kills this program or others.
+    pub fn new(gpu: &Gpu, base: &'b Base, on_host: &OnHost) -> Result<HostWeights<'b>, GpuError> {
+        let sizes = Sizes::of(gpu, base);
+        let is_resident = sizes.is_resident(on_host);
+        let layers = on_host.of_layers();
+        let bytes = sizes.place_bytes(on_host);
+        if !is_resident {
+            let resident = sizes.resident.map_or(u64::MAX, |_| sizes.resident_bytes(on_host));
+            let needed = upload_bytes(gpu, base, on_host, &bytes).min(resident);
+            if let Some(available) = gpu.host_memory().filter(|&available| needed > available) {
+                return Err(GpuError::HostMemory { layers: layers.len(), needed, available });
             }
-            now.layer = None; // even if the copy fails
-            now.copied.clone()
+        }
+        let set = || {
+            let places = bytes.iter().map(|bytes| gpu.buffer("matrices in turn", *bytes));
+            let uploads = bytes.iter().map(|bytes| gpu.upload_buffer("matrices to copy", *bytes));
+            Ok(Set {
+                places: places.collect::<Result<_, GpuError>>()?,
+                uploads: uploads
+                    .take(if is_resident { 0 } else { bytes.len() })
+                    .collect::<Result<_, GpuError>>()?,
+                held: Mutex::default(),
+            })
         };
-        rec.submit()?;
-        for (tile, (_, upload)) in tiles.iter().zip(&self.places) {
-            rec.gpu().fill(upload, tile, before.as_ref()).await?;
-        }
-        for (tile, (place, upload)) in tiles.iter().zip(&self.places) {
-            rec.copy_in(upload, place, tile.len() as u64);
-        }
-        let copied = Some(rec.submit_marked()?);
-        *self.now.lock().expect("lock is not poisoned") = Now { layer: Some(layer), copied };
-        Ok(())
+        let sets = (0..sets(layers.len())).map(|_| set()).collect::<Result<Vec<_>, GpuError>>()?;
+        let layer = |(order, layer): (usize, &usize)| {
+            let matrices = host_matrices(gpu, base, on_host, *layer);
+            let tile = |matrix: &Tensor, rows: &Range<usize>| HostTile {
+                name: matrix.name.into(),
+                rows: rows.clone(),
+                place: 0,
+                bytes: planes_bytes(matrix, rows),
+                content: None,
+            };
+            let tiles = matrices.iter().flat_map(|(m, tiles)| tiles.iter().map(move |rows| tile(m, rows)));
+            let mut tiles: Vec<HostTile> = tiles.collect();
+            tiles.sort_by(|a, b| b.bytes.cmp(&a.bytes));
+            tiles.iter_mut().enumerate().for_each(|(place, tile)| tile.place = place);
+            (*layer, HostLayer { set: order % sets.len(), tiles })
+        };
+        let layers = layers.iter().enumerate().map(layer).collect();
+        Ok(HostWeights { layers, sets, is_resident })
     }
-}
 
-impl Model<'_> {
-    /// The layers whose experts are in host memory.
-    pub fn offloaded(&self) -> Vec<usize> {
-        self.offload.iter().flat_map(|offload| offload.layers.keys().copied()).collect()
+    /// Whether the tiles of `matrix` stay in host memory, and then how: in memory that the device copies from?
+    pub fn takes(&self, matrix: &Tensor) -> Option<bool> {
+        let layer = self.layers.get(&layer_of(matrix)?)?;
+        layer.tiles.iter().any(|tile| tile.name == matrix.name).then_some(self.is_resident)
     }
 
-    /// Ensures that the experts of `layer` are on the device for the commands recorded next.
-    pub(super) async fn fetch(&self, rec: &mut Recorder<'_>, layer: usize) -> Result<(), GpuError> {
-        match &self.offload {
-            Some(offload) => offload.fetch(rec, layer).await,
+    /// The rows of the tiles of `matrix`.
+    pub fn tiles(&self, matrix: &Tensor) -> Vec<Range<usize>> {
+        let layer = layer_of(matrix).and_then(|layer| self.layers.get(&layer));
+        let tiles = layer.into_iter().flat_map(|layer| &layer.tiles).filter(|tile| tile.name == matrix.name);
+        let mut rows: Vec<Range<usize>> = tiles.map(|tile| tile.rows.clone()).collect();
+        rows.sort_by_key(|rows| rows.start);
+        rows
+    }
+
+    /// Keeps the content of the tile of `matrix` that begins at row `first`. Returns the tile, which refers to a buffer of a set.
+    pub fn put(&mut self, matrix: &Tensor, first: usize, content: Content<'b>) -> Tile {
+        let layer = layer_of(matrix).and_then(|layer| self.layers.get_mut(&layer));
+        let HostLayer { set, tiles } = layer.expect("the matrix stays in host memory");
+        let tile = tiles.iter_mut().find(|tile| tile.name == matrix.name && tile.rows.start == first);
+        let tile = tile.expect("a tile begins at this row");
+        tile.content = Some(content);
+        let buffer = self.sets[*set].places[tile.place].clone();
+        Tile { first_row: first, rows: tile.rows.len(), buffer, range: Some((0, tile.bytes)) }
+    }
+
+    /// Copies the matrices that a pass needs first to the device, if they are not there yet.
+    async fn fetch_first(&self, rec: &mut Recorder<'_>, way: Way) -> Result<(), GpuError> {
+        let first = match way {
+            Way::Backward => self.layers.iter().next_back(),
+            Way::Forward | Way::Around => self.layers.iter().next(),
+        };
+        match first {
+            Some((layer, host)) => self.bring(rec, *layer, host).await,
             None => Ok(()),
         }
     }
 
-    /// [`Model::fetch`] between two ops of a pass.
-    pub(super) async fn fetch_for(&self, p: &mut Pass<'_, '_>, layer: usize) -> Result<(), GpuError> {
-        match &self.offload {
-            Some(offload) if offload.layers.contains_key(&layer) => {
-                offload.fetch(p.rec.for_copies(), layer).await
+    /// Copies the matrices that are needed after `layer` to the device, if they are not there yet. Later commands can use them.
+    async fn fetch_after(&self, rec: &mut Recorder<'_>, layer: usize, way: Way) -> Result<(), GpuError> {
+        let next = match way {
+            Way::Backward => self.layers.range(..layer).next_back(),
+            Way::Forward => self.layers.range(layer + 1..).next(),
+            Way::Around => self.layers.range(layer + 1..).next().or_else(|| self.layers.iter().next()),
+        };
+        let Some((next, beside)) = next else { return Ok(()) };
+        match self.layers.get(&layer) {
+            Some(host) if host.set == beside.set => Ok(()), // which `layer` still uses
+            _ => self.bring(rec, *next, beside).await,
+        }
+    }
+
+    async fn bring(
+        &self,
+        rec: &mut Recorder<'_>,
+        layer: usize,
+        host: &HostLayer<'b>,
+    ) -> Result<(), GpuError> {
+        if !rec.runs() {
+            return Ok(()); // nothing is copied
+        }
+        let set = &self.sets[host.set];
+        let before = {
+            let mut held = set.held.lock().expect("lock is not poisoned");
+            if held.layer == Some(layer) {
+                return Ok(());
             }
-            _ => Ok(()),
+            held.layer = None; // even if the copy fails
+            held.copied.take()
+        };
+        let mut staged = Vec::new();
+        for tile in &host.tiles {
+            match tile.content.as_ref().expect("every matrix in host memory was read") {
+                Content::Resident(memory) => rec.copy_back(memory, &set.places[tile.place], tile.bytes),
+                Content::Bytes(bytes) => staged.push((bytes, tile.place)),
+            }
         }
-    }
-
-    /// Copies the experts of up to `layers` layers from host memory to the device and waits, without other work, to measure the
-    /// copy rate. Returns the number of bytes.
-    pub async fn copy_experts(&self, gpu: &Gpu, layers: usize) -> Result<u64, GpuError> {
-        let Some(offload) = &self.offload else { return Ok(0) };
-        let there = offload.now.lock().expect("lock is not poisoned").layer;
-        let mut rec = Recorder::new(gpu);
-        let mut bytes = 0;
-        for (layer, tiles) in offload.layers.iter().filter(|(l, _)| Some(**l) != there).take(layers) {
-            offload.fetch(&mut rec, *layer).await?;
-            bytes += tiles.iter().map(|tile| tile.len() as u64).sum::<u64>();
+        let mut copied = None;
+        if !staged.is_empty() {
+            rec.submit()?; // to keep the device busy meanwhile
+            for (bytes, place) in &staged {
+                rec.gpu().fill(&set.uploads[*place], bytes, before.as_ref()).await?;
+            }
+            for (bytes, place) in &staged {
+                rec.copy_in(&set.uploads[*place], &set.places[*place], bytes.len() as u64);
+            }
+            copied = Some(rec.submit_marked()?);
         }
-        gpu.wait()?;
-        Ok(bytes)
+        *set.held.lock().expect("lock is not poisoned") = Held { layer: Some(layer), copied };
+        Ok(())
     }
 }
 
-/// Bytes of each tile of the matrices of all `experts`.
-fn matrix_tile_bytes(gpu: &Gpu, matrix: &Tensor<'_>, experts: usize) -> Vec<u64> {
-    let tiles = expert_tiles(gpu, experts, matrix.rows / experts, matrix.row_bytes());
-    tiles.map(|tile| ((tile.len() * matrix.row_bytes()) as u64).next_multiple_of(16)).collect()
+/// The layer of a matrix.
+fn layer_of(matrix: &Tensor) -> Option<usize> {
+    matrix.name.strip_prefix("blk.")?.split('.').next()?.parse().ok()
 }
 
-/// Bytes that [`on_host`] allocates for a matrix: none if it stays in a file in memory.
-fn matrix_host_bytes(gpu: &Gpu, base: &Base, matrix: &Tensor<'_>, experts: usize) -> u64 {
-    let in_file = base.gguf().is_in_memory() && !base.is_random();
-    let tiles = expert_tiles(gpu, experts, matrix.rows / experts, matrix.row_bytes());
-    let bytes = tiles.map(|tile| tile.len() * matrix.row_bytes());
-    let own = bytes.filter(|&bytes| !(in_file && planes::is_as_in_file(matrix.ty, bytes)));
-    own.map(|bytes| planes::planes_bytes(bytes) as u64).sum()
-}
-
-/// The matrices of all `experts` in `buffers`, one buffer per tile. The buffers may be larger, and are filled later.
-fn within<'a>(
-    gpu: &Gpu,
-    matrix: &Tensor<'_>,
-    experts: usize,
-    buffers: impl IntoIterator<Item = &'a wgpu::Buffer>,
-) -> ExpertWeight {
-    let Tensor { ty, rows: all_rows, cols, .. } = *matrix;
-    let rows = all_rows / experts;
-    let places = expert_tiles(gpu, experts, rows, matrix.row_bytes());
-    let bytes = matrix_tile_bytes(gpu, matrix, experts);
-    let tiles = places.zip(bytes).zip(buffers).map(|((tile, bytes), buffer)| Tile {
-        first_row: tile.start,
-        rows: tile.len(),
-        buffer: buffer.clone(),
-        range: Some((0, bytes)),
-    });
-    ExpertWeight { weight: Weight { ty, rows: all_rows, cols, tiles: tiles.collect(), bias: None }, rows }
-}
-
-/// The content of each tile of the matrices of all `experts`, in host memory. It is the file itself if the kernels read the file's layout
-/// and `base` is in memory.
-async fn on_host<'b>(
+/// Reads `rows` of a matrix into host memory: where `is_resident`, into memory that the device copies from.
+pub(super) async fn content<'b>(
     gpu: &Gpu,
     base: &'b Base,
     matrix: &Tensor<'b>,
-    experts: usize,
-) -> Result<Vec<Cow<'b, [u8]>>, GpuError> {
-    let mut tiles = Vec::new();
-    for tile in expert_tiles(gpu, experts, matrix.rows / experts, matrix.row_bytes()) {
-        if base.is_random() && random::makes(matrix.ty) {
-            let made = random::weight(gpu, matrix, std::iter::once(tile))?;
-            let buffer = &made.tiles[0].buffer;
-            tiles.push(Cow::Owned(gpu.read(buffer, buffer.size() as usize).await?));
-            continue;
+    rows: Range<usize>,
+    is_resident: bool,
+) -> Result<Content<'b>, GpuError> {
+    let size = planes_bytes(matrix, &rows);
+    if base.is_random() && random::makes(matrix.ty) {
+        let made = random::weight(gpu, matrix, std::iter::once(rows))?;
+        let buffer = &made.tiles[0].buffer;
+        if !is_resident {
+            return Ok(Content::Bytes(Cow::Owned(gpu.read(buffer, buffer.size() as usize).await?)));
         }
-        let rows = matrix.rows(tile);
-        tiles.push(match base.read(&rows).await.map_err(GpuError::read)? {
-            Cow::Borrowed(bytes) => planes::to_planes(matrix.ty, rows.rows, bytes),
-            Cow::Owned(bytes) => Cow::Owned(planes::to_planes(matrix.ty, rows.rows, &bytes).into_owned()),
-        });
-        if let Some(Cow::Owned(_)) = tiles.last() {
-            base.gguf().release(rows.range); // the file's copy is not read again
+        let host = gpu.host_buffer(matrix.name, size)?;
+        let mut rec = Recorder::new(gpu);
+        rec.copy_out(buffer, &host, size.min(buffer.size()));
+        rec.submit()?;
+        return Ok(Content::Resident(host));
+    }
+    let (count, range) = (rows.len(), matrix.rows(rows.clone()).range);
+    let bytes = match base.read_in_order(matrix, rows).await.map_err(GpuError::read)? {
+        Cow::Borrowed(bytes) => planes::to_planes(matrix.ty, count, bytes),
+        Cow::Owned(bytes) => Cow::Owned(planes::to_planes(matrix.ty, count, &bytes).into_owned()),
+    };
+    let is_copied = is_resident || matches!(bytes, Cow::Owned(_));
+    let content = match is_resident {
+        true => {
+            let host = gpu.host_buffer(matrix.name, size)?;
+            gpu.write_host(&host, &bytes).await?;
+            Content::Resident(host)
+        }
+        false => Content::Bytes(bytes),
+    };
+    if is_copied {
+        base.gguf().release(range); // the file's copy is not read again
+    }
+    Ok(content)
+}
+
+impl Model<'_> {
+    /// The contents of host memory.
+    pub fn on_host(&self) -> &OnHost {
+        &self.on_host
+    }
+
+    /// Ensures that the matrices that a pass needs first are on the device for the commands recorded next.
+    pub(super) async fn fetch_first(&self, rec: &mut Recorder<'_>, way: Way) -> Result<(), GpuError> {
+        match &self.offload {
+            Some(offload) => offload.fetch_first(rec, way).await,
+            None => Ok(()),
         }
     }
-    Ok(tiles)
+
+    /// In the middle of `layer`, copies the matrices that are needed after it to the device.
+    pub(super) async fn fetch_after(
+        &self,
+        rec: &mut Recorder<'_>,
+        layer: usize,
+        way: Way,
+    ) -> Result<(), GpuError> {
+        match &self.offload {
+            Some(offload) => offload.fetch_after(rec, layer, way).await,
+            None => Ok(()),
+        }
+    }
+
+    /// In the middle of `layer`, copies what its neighbours leave in host memory, and what they need from there.
+    pub(super) async fn exchange(
+        &self,
+        p: &mut Pass<'_, '_>,
+        acts: &Activations,
+        layer: usize,
+        way: Way,
+    ) -> Result<(), GpuError> {
+        if self.offload.is_none() && !acts.leave_device() {
+            return Ok(());
+        }
+        let rec = p.rec.for_copies();
+        match way {
+            Way::Backward => acts.fetch_below(rec, layer),
+            Way::Forward | Way::Around => acts.leave_below(rec, layer),
+        }
+        self.fetch_after(rec, layer, way).await
+    }
+
+    /// Copies matrices of up to `layers` layers from host memory to the device and waits, without other work, to measure the copy rate.
+    /// Returns the number of bytes.
+    pub async fn copy_layers(&self, gpu: &Gpu, layers: usize) -> Result<u64, GpuError> {
+        let Some(offload) = &self.offload else { return Ok(0) };
+        let mut rec = Recorder::new(gpu);
+        let mut bytes = 0;
+        for (layer, host) in offload.layers.iter().rev().take(layers) {
+            if offload.sets[host.set].held.lock().expect("lock is not poisoned").layer == Some(*layer) {
+                continue;
+            }
+            offload.bring(&mut rec, *layer, host).await?;
+            bytes += host.tiles.iter().map(|tile| tile.bytes).sum::<u64>();
+        }
+        // Reading what was copied last waits for the copies.
+        rec.submit()?;
+        for set in &offload.sets {
+            if let Some(place) = set.places.last() {
+                gpu.read::<u32>(place, 1).await?;
+            }
+        }
+        Ok(bytes)
+    }
 }
 
 #[cfg(test)]

@@ -1,24 +1,79 @@
 //! A memory plan for a model that is on the device, or before it is.
 
 use super::decode::{self, Lengths};
+use super::offload::Sizes;
 use super::{Model, Trainable, offload};
 use crate::base::config::Rotary;
 use crate::base::{Base, Module};
 use crate::gpu::Gpu;
 use crate::memory::{CHUNK, Demand, LEAST_CHUNK};
-use crate::ops::Weight;
 
-pub use crate::memory::{Kept, Offloaded, Passes, Plan, Recompute};
+pub use crate::memory::{Kept, Offloaded, OnHost, Passes, Plan, Recompute, Saves};
 
-/// Which layers' experts may stay in host memory. The choice changes no bit of the result.
+/// How much of something may stay in host memory. The choice changes no bit of the result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Offload {
-    /// Those of as few layers as [`Recompute::Within`] asks for, where recomputing every layer is not enough.
+pub enum Share {
+    /// As much as makes the run fastest under [`Recompute::Within`], or fit.
     Auto,
-    /// All layers'.
+    /// That of so many layers.
+    Layers(usize),
+    /// All.
     All,
     /// None.
     Never,
+}
+
+/// Everything that may stay in host memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Offload {
+    /// The experts of layers.
+    pub experts: Share,
+    /// The other matrices of layers.
+    pub layers: Share,
+    /// The inputs of layers between forward and backward; [`Share::Layers`] means all. With [`Share::Auto`] the results of attention and of
+    /// feed-forward blocks too.
+    pub inputs: Share,
+}
+
+impl Offload {
+    /// Whatever makes the run fastest, or fit.
+    pub const AUTO: Offload = Offload { experts: Share::Auto, layers: Share::Auto, inputs: Share::Auto };
+    /// All experts, and nothing else.
+    pub const EXPERTS: Offload = Offload { experts: Share::All, ..Offload::NEVER };
+    /// Nothing.
+    pub const NEVER: Offload = Offload { experts: Share::Never, layers: Share::Never, inputs: Share::Never };
+}
+
+impl Offload {
+    /// The contents of host memory where no memory limit applies.
+    pub fn without_limit(self, base: &Base) -> OnHost {
+        let [experts, layers] = [with_experts(base), (0..base.config().layers.len()).collect()];
+        let of = |share: Share, all: &[usize]| offload::spread(all, share.counts(all.len(), false)[0]);
+        let saves = match self.inputs {
+            Share::All | Share::Layers(_) => Saves::Inputs,
+            Share::Auto | Share::Never => Saves::None,
+        };
+        OnHost { experts: of(self.experts, &experts), layers: of(self.layers, &layers), saves }
+    }
+}
+
+/// Layer counts that are tried.
+const TRIES: usize = 24;
+
+impl Share {
+    /// The numbers of layers, of `all`, that are tried, in order; `is_limited` where [`Share::Auto`] may choose.
+    fn counts(self, all: usize, is_limited: bool) -> Vec<usize> {
+        match self {
+            Share::Auto if is_limited => {
+                let mut counts: Vec<usize> = (0..all).step_by(all.div_ceil(TRIES).max(1)).collect();
+                counts.push(all);
+                counts
+            }
+            Share::Auto | Share::Never => vec![0],
+            Share::Layers(count) => vec![count.min(all)],
+            Share::All => vec![all],
+        }
+    }
 }
 
 /// Layers that have experts.
@@ -31,12 +86,13 @@ impl Plan {
     /// A plan for a model that is on the device.
     pub fn new(gpu: &Gpu, model: &Model, adapter: &Trainable, passes: Passes) -> Plan {
         let replies = replies(gpu, model.base, adapter, passes);
-        let demand = demand(gpu, model.base, adapter, model.offloaded(), model.bytes(), replies);
+        let sizes = Sizes::of(gpu, model.base);
+        let demand = demand(model.base, &sizes, adapter, model.on_host().clone(), model.bytes(), replies);
         Plan::of(gpu, &Demand { chunk: model.chunk, ..demand }, passes)
     }
 
-    /// A plan before the model is on the device, where it will have rotary tables for `positions` positions. It decides which
-    /// experts stay in host memory, for [`Model::offloading`].
+    /// A plan before the model is on the device, where it will have rotary tables for `positions` positions. It decides what stays in host
+    /// memory, for [`Model::offloading`]: of the plans that fit the fastest, as far as can be told, or else the smallest.
     pub fn ahead(
         gpu: &Gpu,
         base: &Base,
@@ -45,35 +101,67 @@ impl Plan {
         passes: Passes,
         offload: Offload,
     ) -> Plan {
-        let (experts, replies) = (with_experts(base), replies(gpu, base, adapter, passes));
-        let plan = |offloaded: Vec<usize>, least_chunk: usize| {
-            let bytes = device_bytes(base, positions, &offloaded);
-            let demand = demand(gpu, base, adapter, offloaded, bytes, replies);
-            Plan::of(gpu, &Demand { least_chunk, ..demand }, passes)
+        let replies = replies(gpu, base, adapter, passes);
+        let sizes = Sizes::of(gpu, base);
+        let all = device_bytes(base, positions);
+        let plan = |on_host: &OnHost| {
+            let bytes = all - sizes.off_device(on_host);
+            Plan::of(gpu, &demand(base, &sizes, adapter, on_host.clone(), bytes, replies), passes)
         };
-        match (offload, passes.recompute) {
-            (Offload::All, _) => plan(experts, LEAST_CHUNK),
-            (Offload::Auto, Recompute::Within(limit)) => {
-                // Experts that are copied cost less time than small chunks.
-                let counts = [CHUNK / 2, LEAST_CHUNK]
-                    .into_iter()
-                    .flat_map(|least| (0..=experts.len()).map(move |count| (count, least)));
-                let mut plans = counts.map(|(count, least)| plan(offload::spread(&experts, count), least));
-                let fits = plans.find(|plan| plan.total() <= limit);
-                fits.unwrap_or_else(|| plan(experts.clone(), LEAST_CHUNK))
-            }
-            _ => plan(Vec::new(), LEAST_CHUNK),
+        let limit = match passes.recompute {
+            Recompute::Within(limit) => limit,
+            _ => u64::MAX,
+        };
+        let fits = |plan: &Plan| plan.total() <= limit;
+        let choices = choices(gpu, base, offload, limit < u64::MAX);
+        let first = plan(&choices[0]);
+        if choices.len() == 1 || fits(&first) && first.cost == 0 {
+            return first;
         }
+        // The last choices leave the least on the device.
+        let last = choices[choices.len() - MOST_SAVES.min(choices.len())..].iter().map(plan);
+        let smallest = last.chain([first]).min_by_key(Plan::total).expect("there are plans");
+        if !fits(&smallest) {
+            return smallest;
+        }
+        choices.iter().map(plan).filter(fits).min_by_key(|plan| plan.cost).unwrap_or(smallest)
     }
 }
 
-/// The demand of `base` with the experts of the layers `offloaded` in host memory and `weights` bytes of other weights,
-/// and `replies` bytes for generating replies.
+/// Ways to save activations, which the last choices differ by.
+const MOST_SAVES: usize = 3;
+
+/// The contents of host memory that come into question, first the least: experts before other matrices.
+fn choices(gpu: &Gpu, base: &Base, offload: Offload, is_limited: bool) -> Vec<OnHost> {
+    let with_experts = with_experts(base);
+    let layers: Vec<usize> = (0..base.config().layers.len()).collect();
+    let experts = offload.experts.counts(with_experts.len(), is_limited);
+    let others = offload.layers.counts(layers.len(), is_limited);
+    let all_experts = *experts.last().expect("a count");
+    let of_experts = experts.iter().map(|&count| (count, others[0]));
+    let of_layers = others.iter().skip(1).map(|&count| (all_experts, count));
+    let saves: &[Saves] = match offload.inputs {
+        Share::Auto if is_limited && gpu.has_host_buffers() => &[Saves::None, Saves::Inputs, Saves::Results],
+        Share::Auto | Share::Never => &[Saves::None],
+        Share::All | Share::Layers(_) => &[Saves::Inputs],
+    };
+    let on_host = |(experts, others): (usize, usize), saves: Saves| OnHost {
+        experts: offload::spread(&with_experts, experts),
+        layers: offload::spread(&layers, others),
+        saves,
+    };
+    of_experts
+        .chain(of_layers)
+        .flat_map(|counts| saves.iter().map(move |&saves| on_host(counts, saves)))
+        .collect()
+}
+
+/// The demand of `base` with `weights` bytes of weights beside those in host memory, and `replies` bytes for generating replies.
 fn demand<'a>(
-    gpu: &Gpu,
     base: &'a Base,
+    sizes: &Sizes,
     adapter: &Trainable,
-    offloaded: Vec<usize>,
+    on_host: OnHost,
     weights: u64,
     replies: u64,
 ) -> Demand<'a> {
@@ -84,9 +172,9 @@ fn demand<'a>(
         u_width: adapter.max_z_width(),
         adapter: adapter.bytes(),
         weights,
-        turns: offload::device_bytes(gpu, base, &offloaded),
+        turns: sizes.device_bytes(&on_host),
         replies,
-        offloaded: copies(gpu, base, offloaded, adapter.lowest_layer()),
+        offloaded: copies(base, sizes, on_host, adapter.lowest_layer()),
         per_layer_row: base.tensor("per_layer_token_embd").map_or(0, |table| table.row_bytes()),
         chunk: CHUNK,
         least_chunk: LEAST_CHUNK,
@@ -103,29 +191,27 @@ fn replies(gpu: &Gpu, base: &Base, adapter: &Trainable, passes: Passes) -> u64 {
     decode::bytes(gpu, base, Lengths { context, chunk: decode::CHUNK }, slots, rank)
 }
 
-/// Counts the bytes that passes copy where the experts of `layers` stay in host memory and backward ends at layer `lowest`.
-fn copies(gpu: &Gpu, base: &Base, layers: Vec<usize>, lowest: usize) -> Offloaded {
-    let bytes = |layers: &mut dyn Iterator<Item = &usize>| -> u64 {
-        layers.map(|&layer| offload::layer_bytes(gpu, base, layer)).sum()
+/// Counts the bytes that passes copy where backward ends at layer `lowest`.
+fn copies(base: &Base, sizes: &Sizes, on_host: OnHost, lowest: usize) -> Offloaded {
+    let layers = on_host.of_layers();
+    let each: Vec<u64> = layers.iter().map(|&layer| sizes.layer_bytes(&on_host, layer)).collect();
+    let all: u64 = each.iter().sum();
+    let is_trained = |i: &usize| layers[*i] >= lowest;
+    let of = |range: std::ops::Range<usize>| -> u64 { range.filter(is_trained).map(|i| each[i]).sum() };
+    let count = layers.len();
+    // After forward the last two layers are resident; after backward the first two, if it got there.
+    let (last, first) = (of(count.saturating_sub(2)..count), of(0..count.min(2)));
+    let (forward, training) = match count {
+        0..=2 => (0, 0), // each has its place for itself
+        _ => (all, all + of(0..count) - last - first),
     };
-    let all = bytes(&mut layers.iter());
-    let backward = bytes(&mut layers.iter().filter(|layer| **layer >= lowest));
-    // After forward the last layer is resident; after backward the first, if it got there.
-    let last = bytes(&mut layers.last().into_iter().filter(|layer| **layer >= lowest));
-    let first = bytes(&mut layers.first().into_iter().filter(|layer| **layer >= lowest));
-    let (forward, training) = match layers.len() {
-        1 => (0, 0), // it has its place for itself
-        _ => (all, all + backward - last - first),
-    };
-    Offloaded { of: with_experts(base).len(), bytes: all, forward, training, layers }
+    let of_layers = base.config().layers.len();
+    Offloaded { of: with_experts(base).len(), of_layers, bytes: all, forward, training, saves: 0, on_host }
 }
 
-/// Bytes that [`Model::bytes`] will return: every matrix but the per-layer embeddings and the experts of the layers `offloaded`, which
-/// stay on the host, each in whole vec4s, and the rotary tables.
-fn device_bytes(base: &Base, positions: usize, offloaded: &[usize]) -> u64 {
-    let on_host: Vec<&str> =
-        offloaded.iter().flat_map(|&layer| offload::matrices(base, layer)).map(|m| m.name).collect();
-    let stays = |name: &str| name == "per_layer_token_embd" || on_host.contains(&name);
+/// Bytes of all of `base` on the device: every matrix but the per-layer embeddings, each in whole vec4s, and the rotary tables.
+fn device_bytes(base: &Base, positions: usize) -> u64 {
+    let stays = |name: &str| name == "per_layer_token_embd";
     let scores_shared = |name: &str| name.ends_with(Module::FfnGateInpShexp.gguf_name());
     let matrices = base.tensors().filter(|m| (m.rows > 1 || scores_shared(m.name)) && !stays(m.name));
     let mut tables: Vec<Rotary> = Vec::new();
@@ -139,23 +225,8 @@ fn device_bytes(base: &Base, positions: usize, offloaded: &[usize]) -> u64 {
 }
 
 impl Model<'_> {
-    /// Bytes on the device, without the buffers in which offloaded experts take turns.
+    /// Bytes on the device, without the buffers in which matrices from host memory take turns.
     pub fn bytes(&self) -> u64 {
-        let mut matrices: Vec<&Weight> = vec![&self.token_embd];
-        matrices.extend(&self.output);
-        matrices.extend(self.per_layer.iter().flat_map(|p| &p.model_proj));
-        let offloaded = self.offloaded();
-        for (i, l) in self.layers.iter().enumerate() {
-            matrices.extend(l.attn_q.iter().chain(&l.attn_output));
-            matrices.extend(l.delta.iter().flat_map(|d| [&d.qkv, &d.gate, &d.alpha, &d.beta, &d.out]));
-            matrices.extend(l.dense.iter().flat_map(|dense| [&dense.gate, &dense.up, &dense.down]));
-            matrices.extend(l.attn_k.iter().chain(&l.attn_v));
-            matrices.extend(l.experts.iter().flat_map(|e| e.scoring()));
-            if !offloaded.contains(&i) {
-                matrices.extend(l.experts.iter().flat_map(|e| e.matrices()));
-            }
-            matrices.extend(l.per_layer.iter().flat_map(|p| [&p.inp_gate, &p.proj]));
-        }
-        matrices.iter().map(|m| m.bytes()).sum::<u64>() + self.tables
+        device_bytes(self.base, self.positions) - self.off_device
     }
 }

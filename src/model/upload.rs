@@ -1,29 +1,62 @@
 //! Tensors of a base on the device, by name.
 
+use std::cell::RefCell;
+
+use super::offload::{self, HostWeights};
 use super::stream;
-use crate::base::Base;
+use crate::base::{Base, Tensor};
 use crate::gpu::{Gpu, GpuError};
 use crate::ops::Weight;
+use crate::ops::linear::grouped::ExpertWeight;
 use crate::ops::rms_norm::Norm;
 
 /// Uploads tensors of a base by name.
 pub(super) struct Upload<'a, 'b> {
     pub gpu: &'a Gpu,
     pub base: &'b Base,
+    /// Takes the matrices that stay in host memory.
+    pub host: Option<RefCell<HostWeights<'b>>>,
 }
 
-impl Upload<'_, '_> {
+impl<'b> Upload<'_, 'b> {
     pub async fn matrix(&self, name: &str) -> Result<Weight, GpuError> {
         Ok(self.optional(name).await?.expect("the base checked its tensors when it was opened"))
     }
 
     pub async fn optional(&self, name: &str) -> Result<Option<Weight>, GpuError> {
         let Some(matrix) = self.base.tensor(name) else { return Ok(None) };
-        let mut weight = stream::weight(self.gpu, self.base, &matrix).await?;
+        let mut weight = match self.kept(&matrix).await? {
+            Some(weight) => weight,
+            None => stream::weight(self.gpu, self.base, &matrix).await?,
+        };
         if let Some(bias) = self.base.bias(name) {
             weight.bias = Some(self.gpu.upload(name, &bias)?);
         }
         Ok(Some(weight))
+    }
+
+    /// The matrices of all `experts`.
+    pub async fn experts(&self, matrix: &Tensor<'b>, experts: usize) -> Result<ExpertWeight, GpuError> {
+        let rows = matrix.rows / experts;
+        match self.kept(matrix).await? {
+            Some(weight) => Ok(ExpertWeight { weight, rows }),
+            None => stream::experts(self.gpu, self.base, matrix, experts).await,
+        }
+    }
+
+    /// The matrix, if it stays in host memory.
+    async fn kept(&self, matrix: &Tensor<'b>) -> Result<Option<Weight>, GpuError> {
+        let Some(host) = &self.host else { return Ok(None) };
+        let Some(is_resident) = host.borrow().takes(matrix) else { return Ok(None) };
+        let Tensor { ty, rows, cols, .. } = *matrix;
+        let places = host.borrow().tiles(matrix);
+        let mut tiles = Vec::with_capacity(places.len());
+        for place in places {
+            let first = place.start;
+            let content = offload::content(self.gpu, self.base, matrix, place, is_resident).await?;
+            tiles.push(host.borrow_mut().put(matrix, first, content));
+        }
+        Ok(Some(Weight { ty, rows, cols, tiles, bias: None }))
     }
 
     /// The matrix as `count` matrices of `rows` rows.

@@ -141,6 +141,17 @@ impl Act {
         }
     }
 
+    /// Its buffers, whole: rows of f32, or tiles and their factors.
+    pub fn buffers(&self) -> Vec<wgpu::Buffer> {
+        match &self.stored {
+            Stored::F32(rows) => vec![rows.buffer.clone()],
+            Stored::Tiled { tiles, .. } => vec![tiles.place(0).0, tiles.factors_place().0],
+            Stored::Both { rows, tiles } => {
+                vec![rows.buffer.clone(), tiles.place(0).0, tiles.factors_place().0]
+            }
+        }
+    }
+
     /// Whether f32 rows are stored, beside tiles or alone.
     pub(in crate::ops) fn has_rows(&self) -> bool {
         !matches!(self.stored, Stored::Tiled { .. })

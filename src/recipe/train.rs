@@ -5,7 +5,8 @@ use serde::Serialize;
 use super::error::RecipeError;
 use super::fields::Section;
 use super::objective::{self, ObjectiveKeys};
-use super::values::Switch;
+use super::values::{Switch, write_share};
+use crate::model::plan::Share;
 use crate::train::OptimizerKind;
 use crate::train::schedule::LrScheduler;
 
@@ -58,9 +59,14 @@ pub struct Train {
     /// GiB of GPU memory that the plan may use, with `gradient_checkpointing = "auto"`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_limit: Option<f64>,
-    /// Whether the experts of a mixture stay in host memory and are copied to the device layer by layer. With `Auto`, as few
-    /// layers as `memory_limit` requires.
+    /// Whether the experts of a mixture stay in host memory and are copied to the device layer by layer. With `Auto`, those of as many
+    /// layers as makes the run within `memory_limit` fastest.
     pub offload_experts: Switch,
+    /// Layers whose other matrices do likewise.
+    #[serde(serialize_with = "write_share")]
+    pub offload_layers: Share,
+    /// Whether the inputs of layers are copied to host memory in forward, and back in backward.
+    pub offload_inputs: Switch,
     /// Number of steps with an infinite loss or gradient that are skipped before the run stops.
     pub max_skipped_steps: usize,
     /// Whether the run stops when its loss has risen far above its start.
@@ -118,6 +124,8 @@ impl Train {
             gradient_checkpointing,
             memory_limit,
             offload_experts: harmless.switch("offload_experts")?,
+            offload_layers: harmless.share("offload_layers")?,
+            offload_inputs: harmless.switch("offload_inputs")?,
             max_skipped_steps: harmless.count("max_skipped_steps", 0, 0)?,
             stop_if_diverged: harmless.boolean("stop_if_diverged", true)?,
         })

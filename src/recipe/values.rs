@@ -12,6 +12,7 @@ use super::kinds::target_modules;
 use super::source::Value;
 use crate::base::Module;
 use crate::families;
+use crate::model::plan::Share;
 use crate::talk::metrics::Metric;
 
 /// The kinds of matrices that get an adapter.
@@ -131,6 +132,16 @@ impl Serialize for Cache {
     }
 }
 
+/// Writes a [`Share`] as recipes do: `"auto"`, true, false or a number of layers.
+pub(super) fn write_share<S: Serializer>(share: &Share, serializer: S) -> Result<S::Ok, S::Error> {
+    match share {
+        Share::Auto => serializer.serialize_str("auto"),
+        Share::All => serializer.serialize_bool(true),
+        Share::Never => serializer.serialize_bool(false),
+        Share::Layers(count) => serializer.serialize_u64(*count as u64),
+    }
+}
+
 /// `"auto"`, true or false: a choice per layer that may be left to the memory plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Switch {
@@ -184,6 +195,22 @@ impl Section<'_> {
             modules.push(module);
         }
         Ok(TargetModules::Only(modules))
+    }
+
+    /// `"auto"`, true, false or a number of layers.
+    pub fn share(&self, key: &str) -> Result<Share, RecipeError> {
+        self.note(
+            key,
+            json!({ "anyOf": [{ "enum": ["auto", true, false] }, { "type": "integer", "minimum": 0 }] }),
+        );
+        let Some(node) = self.get(key) else { return Ok(Share::Auto) };
+        match &node.value {
+            Value::Boolean(true) => Ok(Share::All),
+            Value::Boolean(false) => Ok(Share::Never),
+            Value::Text(text) if text == "auto" => Ok(Share::Auto),
+            Value::Integer(count) if *count >= 0 => Ok(Share::Layers(*count as usize)),
+            _ => Err(self.wrong_type(key, node, "\"auto\", true, false or a number of layers")),
+        }
     }
 
     /// `"auto"`, true or false.

@@ -5,14 +5,14 @@ use crate::adapter::lora::Adapter;
 use crate::base::Base;
 use crate::data::batch::Capacity;
 use crate::gpu::{Gpu, GpuError};
-use crate::model::plan::{self, Offload, Passes, Recompute};
+use crate::model::plan::{Passes, Recompute};
 use crate::model::{Model, Plan, Trainable};
 use crate::recipe::Recipe;
 
 /// Uploads `base` with rotary tables for `positions` positions. `progress` is called with the number of layers uploaded.
 ///
-/// Experts stay in host memory if `train.offload_experts` is set, or if training `adapter` with passes up to `capacity` would
-/// otherwise exceed `train.memory_limit`.
+/// What the recipe says stays in host memory, and where it leaves the choice, what makes training `adapter` with passes up to `capacity`
+/// within `train.memory_limit` fastest.
 pub async fn load<'b>(
     gpu: &Gpu,
     base: &'b Base,
@@ -22,15 +22,14 @@ pub async fn load<'b>(
     positions: usize,
     progress: impl FnMut(usize),
 ) -> Result<Model<'b>, GpuError> {
-    let (recompute, with_experts) = (recompute(recipe), plan::with_experts(base));
-    let layers = match (offload(recipe), recompute) {
-        (Offload::All, _) => with_experts,
-        (Offload::Auto, Recompute::Within(_)) if !with_experts.is_empty() => {
+    let (recompute, offload) = (recompute(recipe), offload(recipe));
+    let on_host = match recompute {
+        Recompute::Within(_) => {
             let adapter = Trainable::new(gpu, adapter, base.config().layers.len())?;
             let passes = Passes { capacity, masked: dropout(recipe).probability > 0.0, recompute };
-            Plan::ahead(gpu, base, positions, &adapter, passes, Offload::Auto).offloaded.layers
+            Plan::ahead(gpu, base, positions, &adapter, passes, offload).offloaded.on_host
         }
-        _ => Vec::new(),
+        _ => offload.without_limit(base),
     };
-    Model::offloading(gpu, base, positions, &layers, progress).await
+    Model::offloading(gpu, base, positions, &on_host, progress).await
 }

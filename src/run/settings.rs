@@ -4,7 +4,7 @@ use super::RunError;
 use crate::adapter::WriteOptions;
 use crate::data::batch::Batching;
 use crate::data::compare::Supervision;
-use crate::model::plan::{Offload, Recompute};
+use crate::model::plan::{Offload, Recompute, Share};
 use crate::ops::adamw::AdamW;
 use crate::recipe::{LossType, ObjectiveKeys, ObjectiveName, Recipe, Switch};
 use crate::train::objective::{Objective, Preference, PreferenceLoss};
@@ -43,14 +43,19 @@ pub fn recompute(recipe: &Recipe) -> Recompute {
     }
 }
 
-/// Which experts stay in host memory. In a browser, which has too little of it, none do.
+/// Everything that may stay in host memory. In a browser, which has too little of it, nothing does.
 pub fn offload(recipe: &Recipe) -> Offload {
-    match recipe.train.offload_experts {
-        _ if cfg!(target_arch = "wasm32") => Offload::Never,
-        Switch::Auto => Offload::Auto,
-        Switch::On => Offload::All,
-        Switch::Off => Offload::Never,
+    if cfg!(target_arch = "wasm32") {
+        return Offload::NEVER;
     }
+    let share = |switch: Switch| match switch {
+        Switch::Auto => Share::Auto,
+        Switch::On => Share::All,
+        Switch::Off => Share::Never,
+    };
+    let train = &recipe.train;
+    let (experts, inputs) = (share(train.offload_experts), share(train.offload_inputs));
+    Offload { experts, layers: train.offload_layers, inputs }
 }
 
 /// The recipe's objective.

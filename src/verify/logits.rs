@@ -7,7 +7,7 @@ use crate::base::Module;
 use crate::data::batch::MicroBatch;
 use crate::gpu::{Gpu, GpuError};
 use crate::model::Model;
-use crate::model::plan::{self, Offload, Recompute};
+use crate::model::plan::{Offload, Recompute};
 use crate::train::{Dropout, Trainer};
 
 /// Number of values that are read from the device at a time.
@@ -94,16 +94,15 @@ pub async fn logits(
 
 /// Uploads `base` for passes over `held_out`.
 ///
-/// Under [`Offload::All`] all experts stay in host memory, otherwise none do: no memory limit applies here that could ask for
-/// some of them.
+/// What `offload` leaves open stays on the device: no memory limit applies here.
 pub(super) async fn model<'b>(
     gpu: &Gpu,
     base: &'b Base,
     held_out: &HeldOut,
     offload: Offload,
 ) -> Result<Model<'b>, GpuError> {
-    let layers = if offload == Offload::All { plan::with_experts(base) } else { Vec::new() };
-    Model::offloading(gpu, base, held_out.capacity().tokens, &layers, |_| ()).await
+    let on_host = offload.without_limit(base);
+    Model::offloading(gpu, base, held_out.capacity().tokens, &on_host, |_| ()).await
 }
 
 /// Computes the logits of a trainer's model with its current adapter.

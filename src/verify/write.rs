@@ -33,7 +33,7 @@ pub struct Exported {
 /// Exports an adapter in several formats, each verified before it is put in place.
 ///
 /// Each format is first written to a temporary folder, reloaded and run on `base`. It is exported only if its logits for
-/// `held_out` equal those of the adapter in memory, within the format's precision. With [`Offload::All`], the base's experts
+/// `held_out` equal those of the adapter in memory, within the format's precision. With [`Offload::EXPERTS`], the base's experts
 /// stay in host memory meanwhile.
 ///
 /// Nothing is written if the adapter itself changes no logit or changes them too much ([`Effect::check`]).

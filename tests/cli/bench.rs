@@ -45,7 +45,7 @@ pub fn bench_numbers(place: Place) {
 pub fn bench(place: Place) {
     place.refused_on_device(
         &["bench", "tiny", "--memory-limit=0.001"],
-        "--memory-limit is 0.001 GiB, but 1 × 512 tokens need … with every layer recomputed; lower --sequence or --batch, or raise \
+        "--memory-limit is 0.001 GiB, but 1 × 512 tokens need … with every layer recomputed…; lower --sequence or --batch, or raise \
          the limit",
     );
     let text = place.run(&["bench", "tiny", "--sequence=8", "--steps=1", "--rank=2", "--json"]);
@@ -79,8 +79,8 @@ pub fn plan(place: Place) {
     let text = place.run(&[&step[..], &["--plan"]].concat());
     assert!(text.contains("smallest   ") && text.contains("fastest    "), "{text}");
     place.refused_on_device(
-        &[&step[..], &[&limit(smallest - 4096)]].concat(),
-        "--memory-limit is … GiB, but 1 × 64 tokens need … with every layer recomputed; lower --sequence or --batch, or raise \
+        &[&step[..], &["--offload-layers=0", "--offload-inputs=false", &limit(smallest - 4096)]].concat(),
+        "--memory-limit is … GiB, but 1 × 64 tokens need … with every layer recomputed…; lower --sequence or --batch, or raise \
          the limit",
     );
 }

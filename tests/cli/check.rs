@@ -57,7 +57,7 @@ pub fn check(place: Place) {
     assert!(before == place.contents(), "check left {:?}", place.contents().keys());
     let tight = ["check", "recipe.toml", "--set", "train.memory_limit=0.001"];
     let (_, stderr) = texts(&place.command(&tight).output().expect("the program starts"));
-    let expected = "error: train.memory_limit is 0.001 GiB, but passes over … tokens need … with every layer recomputed; lower \
+    let expected = "error: train.memory_limit is 0.001 GiB, but passes over … tokens need … with every layer recomputed…; lower \
                     data.max_seq_len or train.batch_size, or raise the limit\n";
     assert!(matches(&stderr, expected), "{stderr}");
     // The plan counts the replies of evaluations.
@@ -65,7 +65,7 @@ pub fn check(place: Place) {
     let (_, stderr) =
         texts(&place.command(&[&tight[..], &replies].concat()).output().expect("the program starts"));
     let expected = "error: train.memory_limit is 0.001 GiB, but passes over … tokens, and replies that end within … tokens, need … with \
-                    every layer recomputed; lower data.max_seq_len, train.batch_size or eval.max_new_tokens, or raise the limit\n";
+                    every layer recomputed…; lower data.max_seq_len, train.batch_size or eval.max_new_tokens, or raise the limit\n";
     assert!(matches(&stderr, expected), "{stderr}");
 }
 

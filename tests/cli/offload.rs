@@ -20,13 +20,13 @@ pub fn offload(place: Place) {
 
     let forced = ["recipe.toml", "--set", "train.offload_experts=true"];
     let text = place.run(&[&["check"][..], &forced].concat());
-    let plan = "\noffload    … of experts (all 4 layers) stay in host memory. Copied to the GPU: … per training micro-batch, … per \
-                evaluation batch or generated token\n";
+    let plan = "\noffload    … stay in host memory: experts of all 4 layers. Copied to the GPU: … per training micro-batch, … per evaluation \
+                batch or generated token\n";
     assert!(matches(&text, &format!("…{plan}…")), "{text}");
     let cost =
         "\noffload    copied … in … s (…/s); up to … s per micro-batch when not hidden behind compute\n";
     assert!(matches(&text, &format!("…{cost}…")), "{text}");
-    assert!(text.contains("  experts from host memory, in turn\n"), "{text}");
+    assert!(text.contains("  matrices from host memory, in turn\n"), "{text}");
 
     place.run(&["recipe.toml"]);
     place.run(&[&forced[..], &["--set", "output.dir=offloaded"]].concat());
@@ -79,7 +79,7 @@ pub fn offload(place: Place) {
         (
             &["recipe.toml", "--set", "output.dir=x", "--set", "train.memory_limit=0.001"][..],
             "error: train.memory_limit is 0.001 GiB, but passes over … tokens, and replies that end within … tokens, need … with every \
-             layer recomputed and all experts in host memory; lower data.max_seq_len, train.batch_size or eval.max_new_tokens, or raise \
+             layer recomputed and layers in host memory; lower data.max_seq_len, train.batch_size or eval.max_new_tokens, or raise \
              the limit\n",
         ),
         (

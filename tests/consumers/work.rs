@@ -178,7 +178,7 @@ impl Work {
             &self.base,
             &[None, Some(adapter)],
             &held_out,
-            Offload::Never,
+            Offload::NEVER,
         ));
         let [base, adapted] = &found.expect("it runs")[..] else { panic!("two were asked for") };
         let tokens: Vec<i64> = ids.iter().map(|&id| i64::from(id)).collect();

@@ -35,7 +35,7 @@ pub fn known_fits() -> String {
             row["sizes"].as_array().expect("sizes").iter().filter_map(|size| size["host_bytes"].as_u64());
         let experts = match host.max().unwrap_or(0) {
             0 => String::new(),
-            bytes => format!(", experts in {} GiB of host memory", bytes.div_ceil(1 << 30)),
+            bytes => format!(", up to {} GiB in host memory", bytes.div_ceil(1 << 30)),
         };
         table += &format!("| {title}{experts} | {} |\n", cells(row)[1..].join(" | "));
     }

@@ -10,7 +10,7 @@ use rullama_train::base::Module;
 use rullama_train::data::batch::{MicroBatch, Step};
 use rullama_train::gpu::{Gpu, Tier};
 use rullama_train::model::Model;
-use rullama_train::model::plan::Recompute;
+use rullama_train::model::plan::{OnHost, Recompute};
 use rullama_train::reference::model as reference;
 use rullama_train::train::Dropout;
 
@@ -157,7 +157,8 @@ fn same_bits_of(gpu: &Gpu, g: &Golden, offloaded: &[&[usize]]) -> Result<(), Fai
     let samples = [g.first.clone(), g.second.clone()];
     let step = Step::new(&samples, &[vec![0], vec![1]]);
     let run = |layers: &[usize], seed: u64, number: u64, recompute| {
-        let model = block_on(Model::offloading(gpu, &g.base, 128, layers, |_| ())).expect("the model fits");
+        let model = block_on(Model::offloading(gpu, &g.base, 128, &OnHost::experts(layers), |_| ()))
+            .expect("the model fits");
         let dropout = Dropout { seed, ..DROPOUT };
         let trainer = trainer(gpu, &model, &g.adapter, &[&step], dropout, recompute);
         gradient_bits(&trainer, &step, number)

@@ -36,7 +36,8 @@ use rullama_train::train::{Capacity, Dropout, Trainer};
 fn main() -> std::process::ExitCode {
     type Run = fn(&Gpu) -> Result<(), Failed>;
     const F32: &[Variant] = &[Variant::F32];
-    let cases: [(&str, &[Variant], Run); 44] = [
+
+    let cases: [(&str, &[Variant], Run); 46] = [
         ("chat: twenty steps of the recipe against PyTorch", F32, chat::twenty_steps),
         (
             "splits: a repeated step gives the same bits, and micro-batches of any size the same numbers",
@@ -58,7 +59,13 @@ fn main() -> std::process::ExitCode {
             &[Variant::F32, Variant::Coop16],
             offload::same_bits_of_many,
         ),
-        ("offload: a limit takes as few experts off the device as possible", F32, offload::limits),
+        (
+            "offload: matrices and inputs of layers in host memory give the same bits",
+            &[Variant::F32, Variant::Coop8, Variant::Coop16, Variant::Cuda],
+            offload::same_bits_of_layers,
+        ),
+        ("offload: the same from upload buffers", F32, offload::same_bits_from_uploads),
+        ("offload: plans keep to their limits", F32, offload::limits),
         ("offload: recipes", F32, offload::recipes),
         (
             "dropout: the masks of a whole model against the reference",

@@ -1,4 +1,4 @@
-//! Experts in host memory: results are bit-identical, and less GPU memory is used.
+//! Matrices and inputs of layers in host memory: results are bit-identical, and less GPU memory is used.
 
 use std::path::Path;
 
@@ -9,29 +9,28 @@ use rullama_train::base::Module;
 use rullama_train::base::{Base, Gguf};
 use rullama_train::data::batch::{Sample, Step};
 use rullama_train::families::{Shape, gemma4};
-use rullama_train::gpu::{Gpu, GpuError};
+use rullama_train::gpu::{Backend, Gpu, GpuError};
 use rullama_train::model::decode::{Decoder, Lengths, Workspace};
-use rullama_train::model::plan::{Offload, Passes, Plan, Recompute, with_experts};
+use rullama_train::model::plan::{Offload, OnHost, Passes, Plan, Recompute, Saves, Share, with_experts};
 use rullama_train::model::{Model, Trainable};
 use rullama_train::recipe::{Recipe, Switch};
 use rullama_train::run::finetune::{finetune, samples};
 use rullama_train::run::{self, OpenBase, RunError};
 use rullama_train::train::{Capacity, Dropout, Trainer};
 
-use super::golden::{Golden, split_experts};
+use super::golden::{FOLDERS, Golden, split_experts};
 use super::limits::ADAMW;
 use super::{bits, check_that, gradient_bits, trainer};
 
-/// Losses, gradients, the trained adapter, evaluations, logits and replies as bits, for a model with the experts of the layers
-/// `offloaded` in host memory.
+/// Losses, gradients, the trained adapter, evaluations, logits and replies as bits, for a model with `on_host` in host memory.
 fn everything(
     gpu: &Gpu,
     g: &Golden,
-    offloaded: &[usize],
+    on_host: &OnHost,
     recompute: Recompute,
 ) -> Result<Vec<Vec<u64>>, Failed> {
-    let model = block_on(Model::offloading(gpu, &g.base, 128, offloaded, |_| ()))?;
-    assert_eq!(model.offloaded(), offloaded);
+    let model = block_on(Model::offloading(gpu, &g.base, 128, on_host, |_| ()))?;
+    assert_eq!(model.on_host(), on_host);
     let samples = [g.first.clone(), g.second.clone(), g.first.clone()];
     let step = Step::new(&samples, &[vec![0], vec![1, 2]]);
     let trainer = trainer(gpu, &model, &g.adapter, &[&step], Dropout::NONE, recompute);
@@ -78,13 +77,61 @@ pub fn same_bits_of_many(gpu: &Gpu) -> Result<(), Failed> {
 
 /// Compares `choices` of layers with their experts on the host with none.
 fn same_bits_of(gpu: &Gpu, g: &Golden, choices: &[(&[usize], Recompute)]) -> Result<(), Failed> {
-    let expected = everything(gpu, g, &[], Recompute::Never)?;
+    let expected = everything(gpu, g, &OnHost::default(), Recompute::Never)?;
     for &(offloaded, recompute) in choices {
-        let found = everything(gpu, g, offloaded, recompute)?;
-        let what = format!("experts of {offloaded:?} on the host, {recompute:?}");
-        for (part, (found, expected)) in found.iter().zip(&expected).enumerate() {
-            check_that(&format!("{what}: part {part} has the same bits"), found == expected)?;
-        }
+        same_as(gpu, g, &OnHost::experts(offloaded), recompute, &expected)?;
+    }
+    Ok(())
+}
+
+fn same_as(
+    gpu: &Gpu,
+    g: &Golden,
+    on_host: &OnHost,
+    recompute: Recompute,
+    expected: &[Vec<u64>],
+) -> Result<(), Failed> {
+    let found = everything(gpu, g, on_host, recompute)?;
+    for (part, (found, expected)) in found.iter().zip(expected).enumerate() {
+        let what = format!("{}: {on_host:?}, {recompute:?}: part {part}", g.folder.display());
+        check_that(&format!("{what} has the same bits"), found == expected)?;
+    }
+    Ok(())
+}
+
+/// Matrices of all layers and of some, inputs, and all of these with experts, of every family.
+pub fn same_bits_of_layers(gpu: &Gpu) -> Result<(), Failed> {
+    for folder in FOLDERS {
+        let g = Golden::read(&Path::new("tests/golden").join(folder));
+        let layers: Vec<usize> = (0..g.base.config().layers.len()).collect();
+        let saves = |saves: Saves| if gpu.has_host_buffers() { saves } else { Saves::None };
+        let all = OnHost { experts: with_experts(&g.base), layers, saves: saves(Saves::Results) };
+        let some =
+            OnHost { layers: all.layers.iter().copied().skip(1).step_by(2).collect(), ..OnHost::default() };
+        let inputs = OnHost { saves: saves(Saves::Inputs), ..OnHost::default() };
+        let kept = everything(gpu, &g, &OnHost::default(), Recompute::Never)?;
+        same_as(gpu, &g, &all, Recompute::Never, &kept)?;
+        // What a plan has memory for decides which kernels multiply logits.
+        let recomputed = everything(gpu, &g, &OnHost::default(), Recompute::Always)?;
+        same_as(gpu, &g, &some, Recompute::Always, &recomputed)?;
+        same_as(gpu, &g, &inputs, Recompute::Always, &recomputed)?;
+    }
+    Ok(())
+}
+
+/// A device that cannot copy from memory of the host: the host fills upload buffers, from the file where that has the kernels' layout.
+pub fn same_bits_from_uploads(_: &Gpu) -> Result<(), Failed> {
+    let gpu = &block_on(Gpu::open(Backend::Auto, None, true))?;
+    check_that("WebGPU has no such memory", !gpu.has_host_buffers())?;
+    for folder in ["moe", "llama"] {
+        let g = Golden::read(&Path::new("tests/golden").join(folder));
+        let layers: Vec<usize> = (0..g.base.config().layers.len()).collect();
+        let all = OnHost { experts: with_experts(&g.base), layers, ..OnHost::default() };
+        let expected = everything(gpu, &g, &OnHost::default(), Recompute::Never)?;
+        same_as(gpu, &g, &all, Recompute::Always, &expected)?;
+        let refused =
+            block_on(Model::offloading(gpu, &g.base, 24, &OnHost { saves: Saves::Inputs, ..all }, |_| ()));
+        check_that("inputs need such memory", matches!(refused, Err(GpuError::NoHostBuffers { .. })))?;
     }
     Ok(())
 }
@@ -120,8 +167,7 @@ fn plan(
     Ok(Plan::ahead(gpu, base, positions, &adapter, passes, offload))
 }
 
-/// Under every limit, the plan offloads as few experts as possible, the trainer follows the plan, and the device allocates no
-/// more than was planned.
+/// Under every limit, the plan fits, the trainer follows it, and the device allocates no more than was planned.
 pub fn limits(gpu: &Gpu) -> Result<(), Failed> {
     let base = block_on(mixture().base())?;
     let layers = base.config().layers.len();
@@ -132,9 +178,11 @@ pub fn limits(gpu: &Gpu) -> Result<(), Failed> {
     let mut capacity = Capacity::default();
     capacity.include(&step);
     let adapter = Adapter::init(&slots(base.config(), Module::ALL_LINEAR), 4, 8.0, false, 0);
+    let inputs = if gpu.has_host_buffers() { Share::All } else { Share::Never };
+    let everything = Offload { experts: Share::All, layers: Share::All, inputs };
     let ahead = |recompute, offload| plan(gpu, &base, &adapter, capacity, 24, recompute, offload);
-    let resident = ahead(Recompute::Always, Offload::Never)?.total();
-    let without = ahead(Recompute::Always, Offload::All)?;
+    let resident = ahead(Recompute::Always, Offload::NEVER)?.total();
+    let without = ahead(Recompute::Always, everything)?;
     let (least, experts) = (without.total(), without.offloaded.bytes);
     check_that(
         &format!("{least} is less than {resident} by most of {experts}"),
@@ -142,22 +190,20 @@ pub fn limits(gpu: &Gpu) -> Result<(), Failed> {
     )?;
     assert_eq!(with_experts(&base).len(), layers);
 
-    let (mut before, mut losses) = (0, Vec::new());
+    let mut losses = Vec::new();
     for eighths in [8, 5, 2, 0] {
         let limit = least + (resident - least) * eighths / 8;
         let within = Recompute::Within(limit);
-        let plan = ahead(within, Offload::Auto)?;
-        let count = plan.offloaded.layers.len();
-        let what = format!("{limit} bytes, experts of {count} layers on the host");
+        let plan = ahead(within, Offload::AUTO)?;
+        let on_host = &plan.offloaded.on_host;
+        let what = format!("{limit} bytes, {on_host:?} on the host");
         check_that(&format!("{what}: it fits"), plan.total() <= limit)?;
-        check_that(&format!("{what}: no fewer than with more memory, {before}"), count >= before)?;
-        check_that(&format!("{what}: none where all fit"), eighths != 8 || count == 0)?;
-        check_that(&format!("{what}: all where nothing else fits"), eighths != 0 || count == layers)?;
-        before = count;
+        let all = on_host.experts.len() == layers && on_host.layers.len() == layers;
+        check_that(&format!("{what}: all where nothing else fits"), eighths != 0 || all)?;
 
         gpu.wait()?;
         let others = gpu.allocated_bytes();
-        let model = block_on(Model::offloading(gpu, &base, 24, &plan.offloaded.layers, |_| ()))?;
+        let model = block_on(Model::offloading(gpu, &base, 24, on_host, |_| ()))?;
         let trainer = Trainer::new(gpu, &model, &adapter, capacity, Dropout::NONE, within)?;
         check_that(&format!("{what}: planned before and after"), plan.bytes == trainer.plan().bytes)?;
         losses.push(block_on(trainer.step(&step, 1, &ADAMW, 1e-3))?.loss);
@@ -168,11 +214,12 @@ pub fn limits(gpu: &Gpu) -> Result<(), Failed> {
             check_that(&format!("{what}: {taken} allocated"), taken <= planned + planned / 50)?;
         }
     }
-    check_that("no fewer layers than all end on the host", before == layers)?;
     let same = losses.iter().all(|loss| *loss == losses[0]);
     check_that(&format!("the same loss under every limit: {losses:?}"), same)?;
 
-    let plan = ahead(Recompute::Within(least - 1), Offload::Auto)?;
+    let roomy = ahead(Recompute::Within(1 << 40), Offload::AUTO)?;
+    check_that("nothing is on the host where there is room", roomy.offloaded.on_host == OnHost::default())?;
+    let plan = ahead(Recompute::Within(least - 1), Offload::AUTO)?;
     check_that("what never fits is planned as small as can be", plan.total() == least)
 }
 
@@ -188,13 +235,15 @@ pub fn recipes(gpu: &Gpu) -> Result<(), Failed> {
     let adapter = run::initial_adapter(&recipe, &frozen.base)?.adapter;
     let mut capacity = Capacity::default();
     capacity.include(&Step::new(&samples, &[vec![0]]));
-    let [most, least] = [Offload::Never, Offload::All].map(|offload| {
+    let [most, least] = [Offload::NEVER, Offload::EXPERTS].map(|offload| {
         let plan = plan(gpu, &frozen.base, &adapter, capacity, 64, Recompute::Always, offload);
         plan.map(|plan| plan.total())
     });
     let tight = Some((most? + least?) as f64 / 2.0 / f64::from(1 << 30));
     let mut train = |switch: Switch, limit: Option<f64>| {
         recipe.train.offload_experts = switch;
+        recipe.train.offload_layers = Share::Never;
+        recipe.train.offload_inputs = Switch::Off;
         recipe.train.memory_limit = limit;
         block_on(finetune(gpu, &frozen, &samples, &recipe, |_| ()))
     };
@@ -207,7 +256,8 @@ pub fn recipes(gpu: &Gpu) -> Result<(), Failed> {
     // Host memory is checked to the byte before anything is uploaded.
     let refused = |bytes: u64| {
         gpu.set_host_memory(bytes);
-        let found = block_on(Model::offloading(gpu, &frozen.base, 24, &[0, 2], |_| ())).map(drop);
+        let found =
+            block_on(Model::offloading(gpu, &frozen.base, 24, &OnHost::experts(&[0, 2]), |_| ())).map(drop);
         gpu.set_host_memory(u64::MAX);
         found
     };
@@ -219,14 +269,17 @@ pub fn recipes(gpu: &Gpu) -> Result<(), Failed> {
         let tensors = names.map(|name| frozen.base.tensor(&name).expect("there"));
         tensors.map(|t| (t.rows * t.row_bytes()) as u64).iter().sum::<u64>()
     };
-    let expected = experts(0) + experts(2) + experts(0).max(experts(2));
+    let all = experts(0) + experts(2);
+    let with_uploads = all + 2 * experts(0).max(experts(2));
+    let resident = if gpu.has_host_buffers() { all + all / 8 } else { u64::MAX };
+    let expected = with_uploads.min(resident);
     check_that(&format!("{needed} bytes are needed, expected {expected}"), needed == expected)?;
     check_that("one byte less is too little", refused(needed - 1).is_err())?;
     refused(needed)?;
     gpu.set_host_memory(100 << 10);
     let error = train(Switch::On, None).map(drop).expect_err("too little").to_string();
     gpu.set_host_memory(u64::MAX);
-    let expected = "the experts of 4 layers need ";
+    let expected = "the matrices of 4 layers need ";
     check_that(&error, error.starts_with(expected) && error.contains("100.0 KiB are available: close"))?;
 
     let mut dense = Recipe::new("tiny");
@@ -239,8 +292,8 @@ pub fn recipes(gpu: &Gpu) -> Result<(), Failed> {
     // Gate and up as separate tensors, read from a file in memory.
     let bytes = split_experts(frozen.base.gguf());
     let base = Base::from_gguf(Gguf::from_bytes(bytes, "split").expect("sound"), "split")?;
-    let model = block_on(Model::offloading(gpu, &base, 24, &[1, 3], |_| ()))?;
-    let copied = block_on(model.copy_experts(gpu, 2))?;
-    check_that(&format!("{copied} bytes of two layers are copied"), copied > 0)?;
-    check_that("one of them lies there already", (1..copied).contains(&block_on(model.copy_experts(gpu, 2))?))
+    let model = block_on(Model::offloading(gpu, &base, 24, &OnHost::experts(&[0, 1, 3]), |_| ()))?;
+    let copied = block_on(model.copy_layers(gpu, 3))?;
+    check_that(&format!("{copied} bytes of three layers are copied"), copied > 0)?;
+    check_that("two of them lie there already", block_on(model.copy_layers(gpu, 2))? < copied)
 }

@@ -42,7 +42,7 @@ pub fn train(gpu: &Gpu) -> Result<(), Failed> {
         let adapter = Adapter::init(&slots(base.config(), Module::ALL_LINEAR), 4, 8.0, false, 0);
         let trainable = Trainable::new(gpu, &adapter, base.config().layers.len())?;
         let passes = Passes { capacity, masked: false, recompute: Recompute::Never };
-        let ahead = Plan::ahead(gpu, &base, 24, &trainable, passes, Offload::Never);
+        let ahead = Plan::ahead(gpu, &base, 24, &trainable, passes, Offload::NEVER);
 
         let model = block_on(Model::stream(gpu, &base, 24, |_| ()))?;
         let trainer = Trainer::new(gpu, &model, &adapter, capacity, Dropout::NONE, Recompute::Never)?;
@@ -80,7 +80,7 @@ pub fn bindings(gpu: &Gpu) -> Result<(), Failed> {
     let kept = |tokens: usize| {
         let capacity = Capacity { tokens, longest: tokens, ..Capacity::LEAST };
         let passes = Passes { capacity, masked: false, recompute: Recompute::Within(1 << 46) };
-        Plan::ahead(gpu, &base, tokens, &trainable, passes, Offload::Never).kept
+        Plan::ahead(gpu, &base, tokens, &trainable, passes, Offload::NEVER).kept
     };
     let most = gpu.max_binding_bytes() as usize / (4 * ffn_width);
     check_that("everything is kept where it fits", kept(most / 64 * 64).iter().all(|k| *k == Kept::All))?;

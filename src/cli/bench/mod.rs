@@ -80,12 +80,19 @@ pub struct BenchArgs {
     /// Keep all experts in host memory, not only those that do not fit --memory-limit.
     #[arg(long, conflicts_with = "decode")]
     offload_experts: bool,
+    /// Keep the other matrices of so many layers in host memory [default: as --memory-limit makes fastest, or none].
+    #[arg(long, value_name = "LAYERS", conflicts_with = "decode")]
+    offload_layers: Option<usize>,
+    /// Copy inputs of layers to host memory in the forward pass, and back in the backward pass: true or false [default: as
+    /// --memory-limit makes fastest, or false].
+    #[arg(long, value_name = "BOOL", conflicts_with = "decode")]
+    offload_inputs: Option<bool>,
     /// Print the memory that the step needs, without running it: neither weights nor activations are allocated.
-    #[arg(long, conflicts_with_all = ["decode", "sweep", "recompute", "memory_limit", "offload_experts"])]
+    #[arg(long, conflicts_with_all = ["decode", "sweep", "recompute", "memory_limit", "offload_experts", "offload_layers", "offload_inputs"])]
     plan: bool,
     /// Print the longest sequence that trains on GPUs of 6 to 24 GB, without running a step. Ignores --sequence. With the base "all",
     /// for every published size.
-    #[arg(long, group = "written", conflicts_with_all = ["decode", "plan", "recompute", "memory_limit", "offload_experts"])]
+    #[arg(long, group = "written", conflicts_with_all = ["decode", "plan", "recompute", "memory_limit", "offload_experts", "offload_layers", "offload_inputs"])]
     fits: bool,
     /// With --fits, time one step of the longest sequence too; of longer ones than this, a step of this many tokens.
     #[arg(long, value_name = "TOKENS", requires = "fits")]

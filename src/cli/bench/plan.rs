@@ -23,7 +23,7 @@ pub fn smallest(gpu: &Gpu, base: &Base) -> Result<u64> {
     let mut capacity = Capacity::default();
     capacity.include(&random::batches(1, tokens, 100, 1, base.config().vocab)?);
     let passes = Passes { capacity, masked: false, recompute: Recompute::Within(0) };
-    let plan = Plan::ahead(gpu, base, tokens, &trainable, passes, Offload::Auto);
+    let plan = Plan::ahead(gpu, base, tokens, &trainable, passes, Offload::AUTO);
     gpu.send_uploads(None)?;
     gpu.wait()?;
     Ok(plan.total())
@@ -44,9 +44,9 @@ pub fn run(args: &BenchArgs) -> Result<()> {
         let passes = Passes { capacity, masked: false, recompute };
         Plan::ahead(&gpu, &base, args.sequence, &trainable, passes, offload)
     };
-    let smallest = plan(Recompute::Within(0), Offload::Never);
-    let offloaded = plan(Recompute::Within(0), Offload::Auto);
-    let fastest = plan(Recompute::Never, Offload::Never);
+    let smallest = plan(Recompute::Within(0), Offload::NEVER);
+    let offloaded = plan(Recompute::Within(0), Offload::AUTO);
+    let fastest = plan(Recompute::Never, Offload::NEVER);
     if args.json {
         output::text(json!({
             "base": base.name(), "batch": args.batch, "sequence": args.sequence, "rank": args.rank,
@@ -64,10 +64,10 @@ fn print(args: &BenchArgs, gpu: &Gpu, [smallest, offloaded, fastest]: [&Plan; 3]
     let tokens = output::count(args.sequence, "token");
     output::line("step", format_args!("{}, {} × {tokens}, rank {}", args.base, args.batch, args.rank));
     output::line("smallest", format_args!("{}, recomputing every layer", output::bytes(smallest.total())));
-    if !offloaded.offloaded.layers.is_empty() {
+    if offloaded.offloaded.bytes > 0 {
         let device = output::bytes(offloaded.total());
         let host = output::bytes(offloaded.offloaded.bytes);
-        output::line("offloaded", format_args!("{device}, with {host} of experts in host memory"));
+        output::line("offloaded", format_args!("{device}, with {host} of matrices in host memory"));
     }
     output::line("fastest", format_args!("{}, recomputing nothing", output::bytes(fastest.total())));
 }

@@ -51,8 +51,8 @@ pub fn run(args: &BenchArgs, ranks: &Rc<Ranks>) -> Result<()> {
     let adapter = random::adapter(base.config(), &args.modules(), args.rank);
     let mut capacity = Capacity::default();
     capacity.include(&whole);
-    let offloaded = offload::layers(args, &gpu, &base, &adapter, capacity)?;
-    let model = block_on(Model::offloading(&gpu, &base, args.sequence, &offloaded, |_| ()))?;
+    let on_host = offload::on_host(args, &gpu, &base, &adapter, capacity)?;
+    let model = block_on(Model::offloading(&gpu, &base, args.sequence, &on_host, |_| ()))?;
     let make = || Ok(Trainer::new(&gpu, &model, &adapter, capacity, Dropout::NONE, args.recompute())?);
     let mut trainer = tuning::tuned(&gpu, &args.tuning(), ranks, &own.micro_batches, &OPTIMIZER, make)?;
     block_on(trainer.compile(&own.micro_batches, &OPTIMIZER))?;

@@ -61,7 +61,7 @@ impl Results<'_> {
             "active_parameters": self.active_parameters, "planned_bytes": self.plan.total(),
             "product_operations": self.product_operations, "product_seconds": product_seconds,
             "dispatches": self.dispatches(), "kernels": kernels_json(&self.kernels), "peak": self.peak.json(),
-            "offloaded_layers": copies.layers, "offloaded_bytes": copies.bytes, "copied_bytes": copies.training,
+            "offloaded_layers": copies.on_host.of_layers(), "copied_activation_bytes": copies.saves, "offloaded_bytes": copies.bytes, "copied_bytes": copies.training,
             "copy_seconds": self.copy_seconds, "allocated_bytes": self.gpu.allocated_bytes(),
             "groups": self.groups.iter().map(|g| g.json(&self.peak)).collect::<Vec<_>>(),
         })
@@ -101,10 +101,12 @@ impl Results<'_> {
 
     fn print_copies(&self) {
         let copies = &self.plan.offloaded;
-        if copies.layers.is_empty() {
+        if let Some(text) = output::offloaded(copies) {
+            line("offload", text);
+        }
+        if copies.training == 0 {
             return;
         }
-        line("offload", output::offloaded(copies));
         let rate = copies.training as f64 / self.copy_seconds;
         line(
             "copies",

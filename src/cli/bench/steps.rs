@@ -39,9 +39,9 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     let adapter = random::adapter(base.config(), &args.modules(), args.rank);
     let mut capacity = Capacity::default();
     capacity.include(&step);
-    let offloaded = offload::layers(args, &gpu, &base, &adapter, capacity)?;
+    let on_host = offload::on_host(args, &gpu, &base, &adapter, capacity)?;
     let bar = output::spinner("loading the weights");
-    let model = block_on(Model::offloading(&gpu, &base, args.sequence, &offloaded, |_| ()))?;
+    let model = block_on(Model::offloading(&gpu, &base, args.sequence, &on_host, |_| ()))?;
     let alone = Rc::new(Ranks::alone());
     let shares = args.shares(&alone)?;
     let make = || {

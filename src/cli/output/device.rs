@@ -2,7 +2,7 @@
 
 use rullama_train::gpu::Gpu;
 use rullama_train::model::Plan;
-use rullama_train::model::plan::Offloaded;
+use rullama_train::model::plan::{Offloaded, Saves};
 
 use super::{bytes, count, line, text};
 
@@ -30,24 +30,45 @@ pub fn plan(plan: &Plan, detailed: bool) {
             text(format_args!("           {:>9}  {purpose}", bytes(*size)));
         }
     }
-    if !plan.offloaded.layers.is_empty() {
-        line("offload", offloaded(&plan.offloaded));
+    if let Some(text) = offloaded(&plan.offloaded) {
+        line("offload", text);
     }
 }
 
-/// Which experts stay in host memory, and how much of them is copied to the GPU.
-pub fn offloaded(offloaded: &Offloaded) -> String {
-    let Offloaded { layers, of, bytes: size, training, forward } = offloaded;
-    let which = match layers.len() == *of {
-        true => format!("all {}", count(*of, "layer")),
-        false => {
-            let numbers: Vec<String> = layers.iter().map(ToString::to_string).collect();
-            format!("{} of {}: {}", layers.len(), count(*of, "layer"), numbers.join(", "))
-        }
+/// Describes the contents of host memory, and how much of it is copied to the GPU; `None` if nothing is there.
+pub fn offloaded(offloaded: &Offloaded) -> Option<String> {
+    let Offloaded { on_host, of, of_layers, bytes: size, training, forward, saves } = offloaded;
+    let mut parts = Vec::new();
+    if !on_host.experts.is_empty() {
+        parts.push(format!("experts of {}", which(&on_host.experts, *of)));
+    }
+    if !on_host.layers.is_empty() {
+        parts.push(format!("matrices of {}", which(&on_host.layers, *of_layers)));
+    }
+    let mut text = String::new();
+    if !parts.is_empty() {
+        let [size, training, forward] = [*size, *training, *forward].map(bytes);
+        text = format!(
+            "{size} stay in host memory: {}. Copied to the GPU: {training} per training micro-batch, {forward} per evaluation batch or \
+             generated token",
+            parts.join(", ")
+        );
+    }
+    let what = match on_host.saves {
+        Saves::None => return (!text.is_empty()).then_some(text),
+        Saves::Inputs => "Inputs of layers",
+        Saves::Results => "Inputs of layers, results of attention and feed-forward",
     };
-    let [size, training, forward] = [*size, *training, *forward].map(bytes);
-    format!(
-        "{size} of experts ({which}) stay in host memory. Copied to the GPU: {training} per training micro-batch, {forward} per \
-         evaluation batch or generated token"
-    )
+    let separator = if text.is_empty() { "" } else { ". " };
+    text += &format!("{separator}{what}: {} copied to host memory and back", bytes(*saves));
+    Some(text)
+}
+
+/// Numbers of layers.
+fn which(layers: &[usize], of: usize) -> String {
+    if layers.len() == of {
+        return format!("all {}", count(of, "layer"));
+    }
+    let numbers: Vec<String> = layers.iter().map(ToString::to_string).collect();
+    format!("{} of {}: {}", layers.len(), count(of, "layer"), numbers.join(", "))
 }

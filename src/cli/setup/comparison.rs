@@ -9,7 +9,7 @@ use rullama_train::base::Base;
 use rullama_train::data::dataset::{Options, Overlong, files};
 use rullama_train::data::tokenizer::Tokenizer;
 use rullama_train::gpu::{Backend, KernelSetting};
-use rullama_train::model::plan::{self, Offload};
+use rullama_train::model::plan::{self, Offload, Share};
 use rullama_train::recipe::{Recipe, Switch, Template};
 use rullama_train::run::{self, Data, OpenBase};
 use rullama_train::verify::HeldOut;
@@ -29,12 +29,15 @@ pub struct ComparisonArgs {
     #[arg(long, value_name = "FILE")]
     data: Option<PathBuf>,
     /// Do not compare logits. No GPU is needed, but the quality of the result is unknown.
-    #[arg(long, conflicts_with_all = ["recipe", "data", "offload_experts"])]
+    #[arg(long, conflicts_with_all = ["recipe", "data", "offload_experts", "offload_layers"])]
     unverified: bool,
     /// Keep a mixture's experts in host memory during the comparison: slower, for a GPU with too little memory. If unset, a
     /// recipe's train.offload_experts decides; if that is "auto", experts stay in host memory if train.memory_limit is set.
     #[arg(long)]
     offload_experts: bool,
+    /// Keep the matrices of all layers in host memory during the comparison, likewise. If unset, train.offload_layers decides.
+    #[arg(long)]
+    offload_layers: bool,
 }
 
 /// Describes the text of a comparison without data.
@@ -46,7 +49,7 @@ pub struct Comparison {
     pub held_out: HeldOut,
     /// Describes the samples.
     pub text: String,
-    /// Whether experts stay in host memory.
+    /// Matrices that stay in host memory.
     pub offload: Offload,
 }
 
@@ -54,9 +57,16 @@ impl Comparison {
     /// Prints the device.
     pub fn show(&self) {
         output::device(&self.gpu);
-        if self.offload == Offload::All {
-            output::line("offload", "experts stay in host memory and are copied to the GPU in every pass");
-        }
+        let what = match (self.offload.experts, self.offload.layers) {
+            (Share::All, Share::Never) => "experts stay",
+            (Share::All, _) => "experts and layers stay",
+            (_, Share::Never) => return,
+            _ => "layers stay",
+        };
+        output::line(
+            "offload",
+            format_args!("{what} in host memory and are copied to the GPU in every pass"),
+        );
     }
 }
 
@@ -64,7 +74,8 @@ impl ComparisonArgs {
     /// The comparison on built-in questions and answers, with the experts where a run has them.
     pub fn of_recipe(recipe: &Recipe) -> ComparisonArgs {
         let offload_experts = recipe.train.offload_experts == Switch::On;
-        ComparisonArgs { offload_experts, ..ComparisonArgs::default() }
+        let offload_layers = matches!(recipe.train.offload_layers, Share::All | Share::Layers(1..));
+        ComparisonArgs { offload_experts, offload_layers, ..ComparisonArgs::default() }
     }
 
     /// Reads the samples and opens the device; `None` with `--unverified`. Call it before long work, so that mistakes show early.
@@ -94,13 +105,19 @@ impl ComparisonArgs {
             );
         }
         let held_out = HeldOut::of_samples(&validation, base.config().vocab)?;
-        let wanted = match recipe.train.offload_experts {
+        let is_limited = recipe.train.memory_limit.is_some();
+        let experts = match recipe.train.offload_experts {
             Switch::On => true,
-            Switch::Auto => recipe.train.memory_limit.is_some(),
+            Switch::Auto => is_limited,
             Switch::Off => false,
         };
+        let layers = match recipe.train.offload_layers {
+            Share::All | Share::Layers(1..) => true,
+            Share::Auto => is_limited,
+            Share::Never | Share::Layers(0) => false,
+        };
         let mixture = !plan::with_experts(base).is_empty();
-        let offload = offload_all(mixture && (wanted || self.offload_experts));
+        let offload = all_of(mixture && (experts || self.offload_experts), layers || self.offload_layers);
         let gpu = Session::open_device(&recipe, KernelSetting::F32)?;
         let text = format!("validation samples of {}", path.display());
         Ok(Comparison { gpu, held_out, text, offload })
@@ -127,10 +144,12 @@ impl ComparisonArgs {
         // A few hundred tokens need no speed, and small differences must be visible.
         let gpu = Device::open(Backend::Auto, None, false, KernelSetting::F32)?;
         let text = self.data.as_ref().map_or(BUILT_IN.into(), |path| path.display().to_string());
-        Ok(Comparison { gpu, held_out, text, offload: offload_all(self.offload_experts) })
+        Ok(Comparison { gpu, held_out, text, offload: all_of(self.offload_experts, self.offload_layers) })
     }
 }
 
-fn offload_all(all: bool) -> Offload {
-    if all { Offload::All } else { Offload::Never }
+/// All experts and all layers, where these are wanted.
+fn all_of(experts: bool, layers: bool) -> Offload {
+    let share = |all: bool| if all { Share::All } else { Share::Never };
+    Offload { experts: share(experts), layers: share(layers), ..Offload::NEVER }
 }

@@ -9,7 +9,8 @@ use rullama_train::adapter::lora::Adapter;
 use rullama_train::data::batch::MicroBatch;
 use rullama_train::files;
 use rullama_train::gpu::{Gpu, GpuError, KernelSetting};
-use rullama_train::model::{Model, Plan};
+use rullama_train::model::plan::{Passes, Share};
+use rullama_train::model::{Model, Plan, Trainable};
 use rullama_train::recipe::{Recipe, Switch};
 use rullama_train::run::{self, Batches, OpenBase, PreparedRun, Ready, wording};
 use rullama_train::train::Trainer;
@@ -21,7 +22,10 @@ use super::timings::Timings;
 use super::tuning::{self, Tuning};
 use crate::cli::{bus_error, output};
 
-/// Number of layers whose experts are copied to measure the copy rate.
+/// Bytes that drivers and screens need: docs/memory.md.
+const FREE: u64 = 1 << 30;
+
+/// Number of layers whose matrices are copied to measure the copy rate.
 const COPIED_LAYERS: usize = 4;
 
 /// Base, data and steps, in host memory.
@@ -87,6 +91,33 @@ impl Session {
         Device::open(device.backend, device.gpu.as_deref(), false, setting)
     }
 
+    /// Sets `train.memory_limit` to what the device has, but for 1 GiB, if the recipe sets none and the run does not fit as it is. Returns
+    /// a notice then.
+    pub fn limit_memory(&mut self, gpu: &Gpu, adapter: &Adapter) -> Result<Option<String>> {
+        let recipe = &self.recipe;
+        let Some(memory) = gpu.memory().filter(|_| recipe.train.memory_limit.is_none()) else {
+            return Ok(None);
+        };
+        let base = &self.frozen.base;
+        let PreparedRun { capacity, positions, .. } = self.prepared;
+        let trainable = Trainable::new(gpu, adapter, base.config().layers.len())?;
+        let masked = run::dropout(recipe).probability > 0.0;
+        let passes = Passes { capacity, masked, recompute: run::recompute(recipe) };
+        let planned = Plan::ahead(gpu, base, positions, &trainable, passes, run::offload(recipe)).total();
+        let free = memory.saturating_sub(FREE);
+        if planned <= free {
+            return Ok(None);
+        }
+        let gib = (free as f64 / f64::from(1 << 30) * 10.0).floor() / 10.0;
+        self.recipe.train.memory_limit = Some(gib);
+        self.recipe.train.gradient_checkpointing = Switch::Auto;
+        Ok(Some(format!(
+            "{} would be needed, and this GPU has {}: trains as with train.memory_limit = {gib}",
+            output::bytes(planned),
+            output::bytes(memory)
+        )))
+    }
+
     /// Uploads the base. Experts that do not fit stay in host memory.
     pub fn model(&self, recipe: &Recipe, gpu: &Gpu, adapter: &Adapter) -> Result<Model<'_>> {
         let PreparedRun { capacity, positions, .. } = self.prepared;
@@ -109,10 +140,10 @@ impl Session {
         })
     }
 
-    /// Measures how long copying experts to the GPU takes, and describes it; `None` if all experts are on the GPU.
+    /// Measures how long copying matrices to the GPU takes, and describes it; `None` if all are on the GPU.
     pub fn offload(&self, gpu: &Gpu, model: &Model, plan: &Plan) -> Result<Option<String>> {
         let started = Instant::now();
-        let copied = pollster::block_on(model.copy_experts(gpu, COPIED_LAYERS))?;
+        let copied = pollster::block_on(model.copy_layers(gpu, COPIED_LAYERS))?;
         let seconds = started.elapsed().as_secs_f64();
         Ok((copied > 0).then(|| {
             let rate = copied as f64 / seconds;
@@ -209,10 +240,13 @@ impl Session {
         let trainer = Trainer::new(gpu, model, adapter, self.prepared.capacity, dropout, recompute);
         trainer.map(|trainer| trainer.with_objective(run::objective(recipe))).map_err(|error| match error {
             GpuError::OverLimit { needed, .. } => {
-                let experts = match (&model.offloaded()[..], recipe.train.offload_experts) {
-                    ([], Switch::Off) if self.has_experts() => " and train.offload_experts = false",
-                    ([], _) => "",
-                    _ => " and all experts in host memory",
+                let train = &recipe.train;
+                let experts = match (model.on_host(), train.offload_layers, train.offload_experts) {
+                    (.., Switch::Off) if self.has_experts() => " and train.offload_experts = false",
+                    (_, Share::Never, _) => " and train.offload_layers = false",
+                    (on_host, ..) if !on_host.layers.is_empty() => " and layers in host memory",
+                    (on_host, ..) if !on_host.experts.is_empty() => " and all experts in host memory",
+                    _ => "",
                 };
                 anyhow!(wording::over_memory_limit(recipe, self.prepared.capacity, needed, experts))
             }

@@ -19,9 +19,11 @@ const LISTED_FILES: usize = 12;
 /// Opens base, data and device, and prints them.
 pub fn opened(recipe: &Recipe, timings: &mut Timings) -> Result<(Session, Loaded, Device)> {
     let (session, gpu) = Session::start_on_device(recipe);
-    let ((session, initial), gpu) = (session?, gpu?);
+    let ((mut session, initial), gpu) = (session?, gpu?);
+    let limited = session.limit_memory(&gpu, &initial.adapter)?;
     timings.record("base, samples and device");
     start(&session.recipe, &session, &initial, &gpu);
+    limited.iter().for_each(|notice| line("memory", notice));
     Ok((session, initial, gpu))
 }
 

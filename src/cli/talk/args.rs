@@ -34,6 +34,9 @@ pub struct ModelArgs {
     /// Keep a mixture's experts in host memory and copy them to the GPU for every token: slow, for a GPU with too little memory.
     #[arg(long)]
     pub offload_experts: bool,
+    /// Keep the matrices of all layers in host memory, likewise.
+    #[arg(long)]
+    pub offload_layers: bool,
     /// Interface to the GPU, like device.backend in a recipe: auto, cuda, vulkan, metal or dx12.
     #[arg(long, value_name = "BACKEND", default_value = "auto", value_parser = crate::cli::backend)]
     pub backend: Backend,

@@ -16,6 +16,7 @@ use rullama_train::base::Base;
 use rullama_train::gpu::KernelSetting;
 use rullama_train::model::Model;
 use rullama_train::model::decode::{Lengths, Workspace, longest_context};
+use rullama_train::model::plan::OnHost;
 use rullama_train::recipe::Template;
 use rullama_train::run::{OpenBase, RunError, wording};
 use rullama_train::talk::generate::{CHUNK, Finish, Generator, Reply};
@@ -42,7 +43,7 @@ pub struct Loaded {
     pub gpu: Device,
     lengths: Lengths,
     /// Layers whose experts stay in host memory.
-    offloaded: Vec<usize>,
+    on_host: OnHost,
     /// Whether the GPU's largest buffer limits the context to less than the default.
     shortened: bool,
 }
@@ -69,7 +70,9 @@ impl Loaded {
         if let Some(context) = args.context.filter(|c| !(1..=trained).contains(c)) {
             bail!("--context {context}: expected 1 to {trained}, the context of {}", base.name());
         }
-        let offloaded = if args.offload_experts { layers_to_offload(base)? } else { Vec::new() };
+        let experts = if args.offload_experts { layers_to_offload(base)? } else { Vec::new() };
+        let layers = if args.offload_layers { (0..base.config().layers.len()).collect() } else { Vec::new() };
+        let on_host = OnHost { experts, layers, ..OnHost::default() };
         let gpu = Device::open(args.backend, args.gpu.as_deref(), false, KernelSetting::Auto)?;
         let wanted = args.context.unwrap_or(CONTEXT.min(trained));
         let context = longest_context(&gpu, base.config(), wanted);
@@ -80,14 +83,14 @@ impl Loaded {
             );
         }
         let lengths = Lengths { context, chunk: CHUNK };
-        Ok(Loaded { frozen, adapter, adapters, template, gpu, lengths, offloaded, shortened })
+        Ok(Loaded { frozen, adapter, adapters, template, gpu, lengths, on_host, shortened })
     }
 
-    /// Uploads the base, without the experts that stay in host memory.
+    /// Uploads the base, without what stays in host memory.
     pub fn model(&self) -> Result<Model<'_>> {
         let _bar = output::spinner("loading the base");
         let context = self.lengths.context;
-        let loading = Model::offloading(&self.gpu, &self.frozen.base, context, &self.offloaded, |_| ());
+        let loading = Model::offloading(&self.gpu, &self.frozen.base, context, &self.on_host, |_| ());
         Ok(block_on(loading)?)
     }
 
@@ -108,14 +111,14 @@ impl Loaded {
         let context = output::count(self.context(), "token");
         let limit = if self.shortened { " (limited by the GPU's buffer size)" } else { "" };
         output::line("base", format_args!("{}, context of {context}{limit}", self.frozen.base.name()));
-        if !self.offloaded.is_empty() {
-            let layers = output::count(self.offloaded.len(), "layer");
-            output::line(
-                "offload",
-                format_args!(
-                    "the experts of {layers} stay in host memory and are copied to the GPU for every token"
-                ),
+        let layers = self.on_host.of_layers().len();
+        if layers > 0 {
+            let what = if self.on_host.layers.is_empty() { "experts" } else { "matrices" };
+            let layers = output::count(layers, "layer");
+            let text = format!(
+                "the {what} of {layers} stay in host memory and are copied to the GPU for every token"
             );
+            output::line("offload", text);
         }
         for AdapterPath { path, weight } in &self.adapters {
             let weight = if *weight == 1.0 { String::new() } else { format!(" × {weight}") };

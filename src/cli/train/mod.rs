@@ -101,7 +101,7 @@ fn open(
     ranks: &Rc<Ranks>,
 ) -> Result<Option<Opened>> {
     let (session, gpu) = Session::start_as(recipe, ranks);
-    let (session, loaded) = session?;
+    let (mut session, loaded) = session?;
     let recipe = &session.recipe;
     let identity = session.prepared.identity(&session.frozen, &loaded.adapter);
     let find = || resume::find(recipe, &session, &identity, args);
@@ -123,6 +123,7 @@ fn open(
     let gpu = gpu?;
     let mut start = start;
     start.notices.extend(resume::other_device(&start, &recipe.output.dir, &gpu.description()));
+    start.notices.extend(session.limit_memory(&gpu, &loaded.adapter)?);
     ranks::check(&RankFacts::own(&gpu, Some(&identity)).gather(ranks)?)?;
     Ok(Some(Opened { session, loaded, identity, start, ollama, gpu }))
 }

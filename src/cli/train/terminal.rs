@@ -94,7 +94,7 @@ impl<'a> Terminal<'a> {
             object["steps"] = run.steps().into();
             object["resumed_at"] = run.step.into();
             object["start_seconds"] = timings.json();
-            object["offloaded_layers"] = json!(run.model().offloaded());
+            object["offloaded_layers"] = json!(run.model().on_host().of_layers());
             let of_data = run.prepared.data.notices.iter().map(ToString::to_string);
             let given = loaded.iter().chain(&run.prepared.advice).chain(resumed).cloned();
             object["notices"] = of_data.chain(given).collect();

@@ -6,7 +6,7 @@ use std::sync::mpsc::Sender;
 use rullama_train::adapter::Loaded;
 use rullama_train::gpu::{Gpu, GpuError};
 use rullama_train::model::Trainable;
-use rullama_train::model::plan::{Offload, Passes, Plan, with_experts};
+use rullama_train::model::plan::{Passes, Plan};
 use rullama_train::recipe::Recipe;
 use rullama_train::run::{self, wording};
 use serde_json::Value;
@@ -117,6 +117,5 @@ fn plan(gpu: &Gpu, session: &Session, loaded: &Loaded) -> Result<Plan, Problem> 
     let trainable = Trainable::new(gpu, &loaded.adapter, base.config().layers.len()).map_err(failed)?;
     let masked = run::dropout(recipe).probability > 0.0;
     let passes = Passes { capacity: session.prepared.capacity, masked, recompute: run::recompute(recipe) };
-    let offload = if with_experts(base).is_empty() { Offload::Never } else { run::offload(recipe) };
-    Ok(Plan::ahead(gpu, base, session.prepared.positions, &trainable, passes, offload))
+    Ok(Plan::ahead(gpu, base, session.prepared.positions, &trainable, passes, run::offload(recipe)))
 }

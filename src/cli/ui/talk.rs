@@ -11,6 +11,7 @@ use rullama_train::data::template::{Conversation, Message, Part, ReplyParts, Rol
 use rullama_train::families;
 use rullama_train::model::Model;
 use rullama_train::model::decode::{Lengths, Workspace, longest_context};
+use rullama_train::model::plan::OnHost;
 use rullama_train::recipe::Template;
 use rullama_train::run::OpenBase;
 use rullama_train::talk::generate::{CHUNK, Event, Generator, Options};
@@ -35,7 +36,7 @@ pub fn on_one_base(gpu: &Device, first: Chat, jobs: &Receiver<Job>) -> Option<Jo
         Err(error) => return fail(&first, error),
     };
     let positions = POSITIONS.min(frozen.base.config().context_length);
-    let model = match block_on(Model::offloading(gpu, &frozen.base, positions, &[], |_| ())) {
+    let model = match block_on(Model::offloading(gpu, &frozen.base, positions, &OnHost::default(), |_| ())) {
         Ok(model) => model,
         Err(error) => return fail(&first, error.into()),
     };

@@ -7,6 +7,7 @@ use crate::memory::{ExpertActs, ExpertScratch};
 use crate::model::Dense;
 use crate::model::batch::ExpertLoras;
 use crate::model::experts::{Beside, Experts};
+use crate::model::offload::Way;
 use crate::ops::Rows;
 use crate::ops::Unfinished;
 use crate::ops::Weight;
@@ -42,10 +43,11 @@ impl<'a> Decoder<'a> {
 
     /// Like [`Decoder::pass`], for any model. Parts of the pass run before `rec` is submitted.
     pub(super) async fn pass_fetching(&self, rec: &mut Recorder<'a>, rows: usize) -> Result<(), GpuError> {
+        self.w.model.fetch_first(rec, Way::Around).await?;
         self.embed(rec, rows);
         for layer in 0..self.w.model.layers.len() {
             self.mixer(rec, layer, rows);
-            self.w.model.fetch(rec, layer).await?;
+            self.w.model.fetch_after(rec, layer, Way::Around).await?;
             self.feed_forward(rec, layer, rows);
         }
         Ok(())

@@ -8,8 +8,7 @@ mod loads;
 mod shared;
 
 use super::batch::{Batch, ExpertLoras};
-use super::offload::{self, HostExperts};
-use super::stream;
+use super::offload;
 use super::upload::Upload;
 use crate::base::Module;
 use crate::base::config::Activation;
@@ -46,25 +45,16 @@ pub(super) struct Experts {
 }
 
 impl Experts {
-    /// Uploads the experts of layer `layer`, or leaves their matrices to `offload`.
-    pub async fn load<'b>(
-        upload: &Upload<'_, 'b>,
-        layer: usize,
-        offload: Option<&mut HostExperts<'b>>,
-    ) -> Result<Experts, GpuError> {
+    /// Uploads the experts of layer `layer`.
+    pub async fn load(upload: &Upload<'_, '_>, layer: usize) -> Result<Experts, GpuError> {
         let (gpu, base) = (upload.gpu, upload.base);
         let shape = &base.config().layers[layer];
         let count = shape.experts.map_or(0, |experts| experts.count);
         let eps = base.config().rms_eps;
         let name = |last: &str| format!("blk.{layer}.{last}");
         let mut gate_up = Vec::new();
-        match offload {
-            Some(offload) => gate_up = offload.keep(gpu, base, layer, count).await?,
-            None => {
-                for matrix in offload::matrices(base, layer) {
-                    gate_up.push(stream::experts(gpu, base, &matrix, count).await?);
-                }
-            }
+        for matrix in offload::experts(base, layer) {
+            gate_up.push(upload.experts(&matrix, count).await?);
         }
         let down = gate_up.pop().expect("the base checked its tensors when it was opened");
         let has_norms = shape.has_expert_norms();
@@ -97,15 +87,6 @@ impl Experts {
         })
     }
 
-    /// The matrices of the router, and of a shared expert's score.
-    pub fn scoring(&self) -> impl Iterator<Item = &Weight> {
-        let gate = match &self.beside {
-            Beside::Gate(gate) => Some(gate),
-            _ => None,
-        };
-        gate.into_iter().chain([&self.router])
-    }
-
     /// The products of the router's input, in the order of [`Module::ALL`]: a shared expert's score in `shared`, where there is
     /// one, and the scores of the others in `router`.
     fn scores<'a>(&'a self, shared: &'a Act, router: &'a Act) -> Vec<Projection<'a>> {
@@ -114,11 +95,6 @@ impl Experts {
             _ => None,
         };
         gate.into_iter().chain([(Module::FfnGateInp, &self.router, router)]).collect()
-    }
-
-    /// Every matrix of the experts themselves.
-    pub fn matrices(&self) -> impl Iterator<Item = &Weight> {
-        std::iter::once(&self.down.weight).chain(self.gate_up.iter().map(|w| &w.weight))
     }
 
     /// Forward in training: `acts.output` from the stream after attention `[T, D]`.

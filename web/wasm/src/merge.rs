@@ -48,7 +48,7 @@ pub async fn merge(
     let ty = MergeType::Auto;
     merge::write(&path, &whole, adapter, ty, |_| {})?;
     let merged = open(files::read(&path).map_err(Problem::new)?).map_err(Problem::new)?;
-    let check = verify::compare_merged(stage.gpu, &whole, adapter, &merged, held_out, Offload::Never).await?;
+    let check = verify::compare_merged(stage.gpu, &whole, adapter, &merged, held_out, Offload::NEVER).await?;
     check.check(ty)?;
     files::write_atomic(&out.join("Modelfile"), modelfile(&whole, stage.frozen).as_bytes())
         .map_err(Problem::new)

@@ -116,7 +116,7 @@ impl Fit {
         }
         match self.plan.offloaded.bytes {
             0 => text,
-            bytes => format!("{text}, with {} of experts in host memory", output::bytes(bytes)),
+            bytes => format!("{text}, with {} of matrices in host memory", output::bytes(bytes)),
         }
     }
 }
@@ -166,6 +166,6 @@ impl<'a> Planner<'a> {
         let mut capacity = Capacity::default();
         capacity.include(&random::batches(batch, tokens, loss_share, accumulate, self.base.config().vocab)?);
         let passes = Passes { capacity, masked: false, recompute: Recompute::Within(limit) };
-        Ok(Plan::ahead(self.gpu, self.base, tokens, &self.adapter, passes, Offload::Auto))
+        Ok(Plan::ahead(self.gpu, self.base, tokens, &self.adapter, passes, Offload::AUTO))
     }
 }

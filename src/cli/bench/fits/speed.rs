@@ -5,7 +5,7 @@ use pollster::block_on;
 use rullama_train::base::Base;
 use rullama_train::gpu::Gpu;
 use rullama_train::model::Model;
-use rullama_train::model::plan::{Kept, Plan, Recompute};
+use rullama_train::model::plan::{Kept, OnHost, Plan, Recompute};
 use rullama_train::train::ranks::Ranks;
 use rullama_train::train::{Capacity, Dropout, Trainer};
 
@@ -41,7 +41,7 @@ struct Work {
     chunk: usize,
     head_rows: usize,
     kept: Vec<Kept>,
-    offloaded: Vec<usize>,
+    on_host: OnHost,
 }
 
 impl Work {
@@ -51,7 +51,7 @@ impl Work {
             chunk: plan.chunk,
             head_rows: plan.head_rows,
             kept: plan.kept.clone(),
-            offloaded: plan.offloaded.layers.clone(),
+            on_host: plan.offloaded.on_host.clone(),
         }
     }
 }
@@ -69,7 +69,7 @@ impl<'a> Stopwatch<'a> {
         Stopwatch { args, gpu, base, last: None }
     }
 
-    /// Times one step of `tokens` tokens per sequence within `limit` bytes: the second, or the first if that is long. `None` where `plan` keeps more experts
+    /// Times one step of `tokens` tokens per sequence within `limit` bytes: the second, or the first if that is long. `None` where `plan` keeps more
     /// in host memory than usual computers have.
     pub fn speed(&mut self, tokens: usize, limit: u64, plan: &Plan) -> Result<Option<Speed>> {
         if plan.offloaded.bytes > HOST {
@@ -79,12 +79,12 @@ impl<'a> Stopwatch<'a> {
         if let Some((_, speed)) = self.last.as_ref().filter(|(last, _)| *last == work) {
             return Ok(Some(*speed));
         }
-        let speed = self.time(tokens, limit, &plan.offloaded.layers)?;
+        let speed = self.time(tokens, limit, &plan.offloaded.on_host)?;
         self.last = Some((work, speed));
         Ok(Some(speed))
     }
 
-    fn time(&self, tokens: usize, limit: u64, offloaded: &[usize]) -> Result<Speed> {
+    fn time(&self, tokens: usize, limit: u64, on_host: &OnHost) -> Result<Speed> {
         let BenchArgs { batch, accumulate, loss_share, rank, .. } = *self.args;
         let config = self.base.config();
         let batches = |tokens| random::batches(batch, tokens, loss_share, accumulate, config.vocab);
@@ -92,7 +92,7 @@ impl<'a> Stopwatch<'a> {
         let adapter = random::adapter(config, &self.args.modules(), rank);
         let mut capacity = Capacity::default();
         capacity.include(&step);
-        let model = block_on(Model::offloading(self.gpu, self.base, tokens, offloaded, |_| ()))?;
+        let model = block_on(Model::offloading(self.gpu, self.base, tokens, on_host, |_| ()))?;
         let recompute = Recompute::Within(limit);
         let make = || Ok(Trainer::new(self.gpu, &model, &adapter, capacity, Dropout::NONE, recompute)?);
         let (tuning, alone, batches) = (self.args.tuning(), Ranks::alone(), &step.micro_batches);

@@ -47,7 +47,7 @@ impl Opened {
         let trainable = Trainable::new(gpu, &self.loaded.adapter, base.config().layers.len())?;
         let (masked, recompute) = (run::dropout(recipe).probability > 0.0, run::recompute(recipe));
         let passes = Passes { capacity, masked, recompute };
-        let plan = Plan::ahead(gpu, base, self.prepared.positions, &trainable, passes, Offload::Never);
+        let plan = Plan::ahead(gpu, base, self.prepared.positions, &trainable, passes, Offload::NEVER);
         match recompute {
             Recompute::Within(limit) if plan.total() > limit => Err(Problem::of_key(
                 "train.memory_limit",
