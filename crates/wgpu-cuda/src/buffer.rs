@@ -122,9 +122,10 @@ fn device(state: &State, bytes: usize) -> Memory {
         return Memory::Device(0);
     }
     state.allocated.fetch_add(bytes as u64, Ordering::Relaxed);
-    lock(&state.copies).wait_for_others();
     // SAFETY: the memory was just allocated.
     state.check(unsafe { (state.driver.fill)(address, 0, bytes, state.stream.0) }, "cuMemsetD8Async");
+    // Only now: a copy of other buffers may have started meanwhile.
+    lock(&state.copies).wait_for_others();
     Memory::Device(address)
 }
 

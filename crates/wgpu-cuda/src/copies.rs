@@ -18,7 +18,7 @@ const EVENTS: usize = 1024;
 /// The stream of the copies, and the events that order it and the stream of all other commands.
 pub struct Copies {
     stream: Raw,
-    /// What the copies wait for.
+    /// The event that the copies wait for.
     fork: Raw,
     /// Whether there were other commands since the fork.
     is_behind: bool,
