@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
@@ -30,6 +31,18 @@ impl Region {
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: every page was mapped for reading in `map`, and stays so as long as the region.
         unsafe { std::slice::from_raw_parts(self.start.cast(), self.length) }
+    }
+
+    /// Lets the system drop the pages of these bytes, which stay readable: it reads them from disk again.
+    pub fn release(&self, bytes: Range<usize>) {
+        // SAFETY: it only asks.
+        let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
+        let start = bytes.start / page * page;
+        // SAFETY: the pages are within the region, read-only, and backed by their files or zero, so they come back with the same bytes. A
+        // failure means only that they stay.
+        unsafe {
+            libc::madvise(self.start.byte_add(start), bytes.end.saturating_sub(start), libc::MADV_DONTNEED)
+        };
     }
 
     /// Maps files one behind another. Returns where each of them begins, and its length.

@@ -148,12 +148,17 @@ impl Gguf {
     /// The bytes stay readable; the system reads them from disk again.
     pub fn release(&self, bytes: Range<u64>) {
         #[cfg(all(unix, feature = "native"))]
-        if let Bytes::Mapped(map) = &self.bytes {
-            let (start, end) = (bytes.start as usize, bytes.end as usize);
-            // SAFETY: the map is read-only and backed by its file: dropped pages come back with the same bytes.
-            // A failure means only that the pages stay.
-            let _ =
-                unsafe { map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, start, end - start) };
+        match &self.bytes {
+            Bytes::Mapped(map) => {
+                let (start, end) = (bytes.start as usize, bytes.end as usize);
+                // SAFETY: the map is read-only and backed by its file: dropped pages come back with the same bytes.
+                // A failure means only that the pages stay.
+                let _ = unsafe {
+                    map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, start, end - start)
+                };
+            }
+            Bytes::Parts(region) => region.release(bytes.start as usize..bytes.end as usize),
+            _ => {}
         }
         #[cfg(not(all(unix, feature = "native")))]
         let _ = bytes;
