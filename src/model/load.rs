@@ -81,7 +81,6 @@ impl<'b> Model<'b> {
             layers,
             offload: upload.host.map(RefCell::into_inner),
             on_host: on_host.clone(),
-            off_device: offload::Sizes::of(gpu, base).off_device(on_host),
             positions,
             chunk: CHUNK,
         })

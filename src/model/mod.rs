@@ -39,7 +39,6 @@ pub struct Model<'b> {
     layers: Vec<Layer>,
     offload: Option<offload::HostWeights<'b>>,
     on_host: OnHost,
-    off_device: u64,  // bytes of matrices in host memory
     positions: usize, // in the rotary tables
     chunk: usize,     // tokens that pass through a feed-forward at a time
 }

@@ -143,32 +143,21 @@ fn planes_bytes(matrix: &Tensor, rows: &Range<usize>) -> u64 {
     planes::planes_bytes(rows.len() * matrix.row_bytes()) as u64
 }
 
-/// Bytes of everything that may stay in host memory, by layer.
+/// Bytes of the tiles of everything that may stay in host memory, by layer.
 pub(super) struct Sizes {
-    experts: Vec<Matrices>,
-    others: Vec<Matrices>,
+    experts: Vec<Vec<u64>>,
+    others: Vec<Vec<u64>>,
     /// Bytes of host memory that are available, for a device that copies from it.
     resident: Option<u64>,
-}
-
-/// Matrices of a layer.
-#[derive(Default)]
-struct Matrices {
-    /// Bytes of each tile.
-    tiles: Vec<u64>,
-    /// Bytes on the device if nothing stays in host memory.
-    bytes: u64,
 }
 
 impl Sizes {
     /// The sizes of `base`.
     pub fn of(gpu: &Gpu, base: &Base) -> Sizes {
         let layers = base.config().layers.len();
-        let of = |on_host: OnHost, layer: usize| {
+        let of = |on_host: OnHost, layer: usize| -> Vec<u64> {
             let matrices = host_matrices(gpu, base, &on_host, layer);
-            let tiles = matrices.iter().flat_map(|(m, tiles)| tiles.iter().map(|t| planes_bytes(m, t)));
-            let whole = |m: &Tensor| ((m.rows * m.row_bytes()) as u64).next_multiple_of(16);
-            Matrices { tiles: tiles.collect(), bytes: matrices.iter().map(|(m, _)| whole(m)).sum() }
+            matrices.iter().flat_map(|(m, tiles)| tiles.iter().map(|t| planes_bytes(m, t))).collect()
         };
         let experts = |layer: usize| of(OnHost { experts: vec![layer], ..OnHost::default() }, layer);
         let others = |layer: usize| of(OnHost { layers: vec![layer], ..OnHost::default() }, layer);
@@ -180,33 +169,28 @@ impl Sizes {
         }
     }
 
-    /// The matrices in host memory: of all layers in `on_host`, or of one.
-    fn matrices<'a>(
-        &'a self,
-        on_host: &'a OnHost,
-        layer: Option<usize>,
-    ) -> impl Iterator<Item = &'a Matrices> {
-        let is_meant = move |l: &&usize| layer.is_none_or(|layer| layer == **l);
-        let experts = on_host.experts.iter().filter(is_meant).map(|&l| &self.experts[l]);
-        experts.chain(on_host.layers.iter().filter(is_meant).map(|&l| &self.others[l]))
+    /// Bytes of the tiles of `layer` that are in host memory.
+    fn tiles(&self, on_host: &OnHost, layer: usize) -> impl Iterator<Item = u64> {
+        let experts = on_host.experts.contains(&layer).then(|| &self.experts[layer]);
+        let others = on_host.layers.contains(&layer).then(|| &self.others[layer]);
+        experts.into_iter().chain(others).flatten().copied()
     }
 
     /// Bytes of matrices that are not on the device.
     pub fn off_device(&self, on_host: &OnHost) -> u64 {
-        self.matrices(on_host, None).map(|matrices| matrices.bytes).sum()
+        on_host.of_layers().into_iter().map(|layer| self.layer_bytes(on_host, layer)).sum()
     }
 
     /// Bytes of the matrices of `layer` that are in host memory.
     pub fn layer_bytes(&self, on_host: &OnHost, layer: usize) -> u64 {
-        self.matrices(on_host, Some(layer)).flat_map(|matrices| &matrices.tiles).sum()
+        self.tiles(on_host, layer).sum()
     }
 
     /// Bytes of each buffer of a set.
     fn place_bytes(&self, on_host: &OnHost) -> Vec<u64> {
         let mut places: Vec<u64> = Vec::new();
         for layer in on_host.of_layers() {
-            let tiles = self.matrices(on_host, Some(layer)).flat_map(|matrices| &matrices.tiles);
-            let mut tiles: Vec<u64> = tiles.copied().collect();
+            let mut tiles: Vec<u64> = self.tiles(on_host, layer).collect();
             tiles.sort_unstable_by(|a, b| b.cmp(a));
             places.resize(places.len().max(tiles.len()), 0);
             places.iter_mut().zip(tiles).for_each(|(place, tile)| *place = (*place).max(tile));
@@ -217,8 +201,7 @@ impl Sizes {
     /// Bytes of the sets, and of upload buffers where matrices are not resident.
     pub fn device_bytes(&self, on_host: &OnHost) -> u64 {
         let set: u64 = self.place_bytes(on_host).iter().sum();
-        let copies = if self.is_resident(on_host) { 1 } else { 2 };
-        (copies * sets(on_host.of_layers().len())) as u64 * set
+        sets(on_host.of_layers().len()) as u64 * with_uploads(set, self.is_resident(on_host))
     }
 
     /// Whether the matrices can be in memory that the device copies from, which the system cannot reclaim.
@@ -228,9 +211,14 @@ impl Sizes {
 
     /// Bytes of host memory that have to be available for that: an eighth more than the matrices take.
     fn resident_bytes(&self, on_host: &OnHost) -> u64 {
-        let bytes: u64 = self.matrices(on_host, None).flat_map(|matrices| &matrices.tiles).sum();
+        let bytes = self.off_device(on_host);
         bytes + bytes / 8
     }
+}
+
+/// Bytes of a set of `bytes`, with its upload buffers where matrices are not resident.
+fn with_uploads(bytes: u64, is_resident: bool) -> u64 {
+    if is_resident { bytes } else { 2 * bytes }
 }
 
 /// Sets that as many layers share.
@@ -304,6 +292,18 @@ impl<'b> HostWeights<'b> {
         };
         let layers = layers.iter().enumerate().map(layer).collect();
         Ok(HostWeights { layers, sets, is_resident })
+    }
+
+    /// Bytes of the matrices in host memory.
+    pub fn off_device(&self) -> u64 {
+        self.layers.values().flat_map(|layer| &layer.tiles).map(|tile| tile.bytes).sum()
+    }
+
+    /// Bytes of the sets, and of upload buffers where matrices are not resident. Host memory that is available now does not matter: the
+    /// matrices have theirs.
+    pub fn device_bytes(&self) -> u64 {
+        let sets = self.sets.iter().flat_map(|set| &set.places).map(wgpu::Buffer::size).sum();
+        with_uploads(sets, self.is_resident)
     }
 
     /// Whether the tiles of `matrix` stay in host memory, and then how: in memory that the device copies from?

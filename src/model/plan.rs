@@ -1,7 +1,7 @@
 //! A memory plan for a model that is on the device, or before it is.
 
 use super::decode::{self, Lengths};
-use super::offload::Sizes;
+use super::offload::{HostWeights, Sizes};
 use super::{Model, Trainable, offload};
 use crate::base::config::Rotary;
 use crate::base::{Base, Module};
@@ -10,7 +10,7 @@ use crate::memory::{CHUNK, Demand, LEAST_CHUNK};
 
 pub use crate::memory::{Kept, Offloaded, OnHost, Passes, Plan, Recompute, Saves};
 
-/// How much of something may stay in host memory. The choice changes no bit of the result.
+/// The share of something that may stay in host memory. The choice changes no bit of the result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Share {
     /// As much as makes the run fastest under [`Recompute::Within`], or fit.
@@ -42,9 +42,7 @@ impl Offload {
     pub const EXPERTS: Offload = Offload { experts: Share::All, ..Offload::NEVER };
     /// Nothing.
     pub const NEVER: Offload = Offload { experts: Share::Never, layers: Share::Never, inputs: Share::Never };
-}
 
-impl Offload {
     /// The contents of host memory where no memory limit applies.
     pub fn without_limit(self, base: &Base) -> OnHost {
         let [experts, layers] = [with_experts(base), (0..base.config().layers.len()).collect()];
@@ -87,7 +85,9 @@ impl Plan {
     pub fn new(gpu: &Gpu, model: &Model, adapter: &Trainable, passes: Passes) -> Plan {
         let replies = replies(gpu, model.base, adapter, passes);
         let sizes = Sizes::of(gpu, model.base);
-        let demand = demand(model.base, &sizes, adapter, model.on_host().clone(), model.bytes(), replies);
+        let turns = model.offload.as_ref().map_or(0, HostWeights::device_bytes);
+        let bytes = [model.bytes(), turns, replies];
+        let demand = demand(model.base, &sizes, adapter, model.on_host().clone(), bytes);
         Plan::of(gpu, &Demand { chunk: model.chunk, ..demand }, passes)
     }
 
@@ -105,8 +105,8 @@ impl Plan {
         let sizes = Sizes::of(gpu, base);
         let all = device_bytes(base, positions);
         let plan = |on_host: &OnHost| {
-            let bytes = all - sizes.off_device(on_host);
-            Plan::of(gpu, &demand(base, &sizes, adapter, on_host.clone(), bytes, replies), passes)
+            let bytes = [all - sizes.off_device(on_host), sizes.device_bytes(on_host), replies];
+            Plan::of(gpu, &demand(base, &sizes, adapter, on_host.clone(), bytes), passes)
         };
         let limit = match passes.recompute {
             Recompute::Within(limit) => limit,
@@ -156,14 +156,14 @@ fn choices(gpu: &Gpu, base: &Base, offload: Offload, is_limited: bool) -> Vec<On
         .collect()
 }
 
-/// The demand of `base` with `weights` bytes of weights beside those in host memory, and `replies` bytes for generating replies.
+/// The demand of `base` with bytes of weights beside those in host memory, of the buffers in which these take turns, and for generating
+/// replies.
 fn demand<'a>(
     base: &'a Base,
     sizes: &Sizes,
     adapter: &Trainable,
     on_host: OnHost,
-    weights: u64,
-    replies: u64,
+    [weights, turns, replies]: [u64; 3],
 ) -> Demand<'a> {
     let config = base.config();
     Demand {
@@ -172,7 +172,7 @@ fn demand<'a>(
         u_width: adapter.max_z_width(),
         adapter: adapter.bytes(),
         weights,
-        turns: sizes.device_bytes(&on_host),
+        turns,
         replies,
         offloaded: copies(base, sizes, on_host, adapter.lowest_layer()),
         per_layer_row: base.tensor("per_layer_token_embd").map_or(0, |table| table.row_bytes()),
@@ -227,6 +227,7 @@ fn device_bytes(base: &Base, positions: usize) -> u64 {
 impl Model<'_> {
     /// Bytes on the device, without the buffers in which matrices from host memory take turns.
     pub fn bytes(&self) -> u64 {
-        device_bytes(self.base, self.positions) - self.off_device
+        let off_device = self.offload.as_ref().map_or(0, HostWeights::off_device);
+        device_bytes(self.base, self.positions) - off_device
     }
 }

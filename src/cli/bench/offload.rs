@@ -1,4 +1,4 @@
-//! What is in host memory, and how long its copies take.
+//! The contents of host memory, and how long their copies take.
 
 use std::time::Instant;
 
