@@ -22,14 +22,24 @@ pub async fn load<'b>(
     positions: usize,
     progress: impl FnMut(usize),
 ) -> Result<Model<'b>, GpuError> {
-    let (recompute, offload) = (recompute(recipe), offload(recipe));
-    let on_host = match recompute {
-        Recompute::Within(_) => {
-            let adapter = Trainable::new(gpu, adapter, base.config().layers.len())?;
-            let passes = Passes { capacity, masked: dropout(recipe).probability > 0.0, recompute };
-            Plan::ahead(gpu, base, positions, &adapter, passes, offload).offloaded.on_host
-        }
-        _ => offload.without_limit(base),
+    let on_host = match recompute(recipe) {
+        Recompute::Within(_) => plan(gpu, base, recipe, adapter, capacity, positions)?.offloaded.on_host,
+        _ => offload(recipe).without_limit(base),
     };
     Model::offloading(gpu, base, positions, &on_host, progress).await
+}
+
+/// The memory plan of a run before `base` is on the device: see [`load`] for the arguments. Only the adapter is uploaded, and let go again.
+pub fn plan(
+    gpu: &Gpu,
+    base: &Base,
+    recipe: &Recipe,
+    adapter: &Adapter,
+    capacity: Capacity,
+    positions: usize,
+) -> Result<Plan, GpuError> {
+    let adapter = Trainable::new(gpu, adapter, base.config().layers.len())?;
+    let masked = dropout(recipe).probability > 0.0;
+    let passes = Passes { capacity, masked, recompute: recompute(recipe) };
+    Ok(Plan::ahead(gpu, base, positions, &adapter, passes, offload(recipe)))
 }

@@ -9,21 +9,18 @@ use rullama_train::adapter::lora::Adapter;
 use rullama_train::data::batch::MicroBatch;
 use rullama_train::files;
 use rullama_train::gpu::{Gpu, GpuError, KernelSetting};
-use rullama_train::model::plan::{Passes, Share};
-use rullama_train::model::{Model, Plan, Trainable};
+use rullama_train::model::plan::Share;
+use rullama_train::model::{Model, Plan};
 use rullama_train::recipe::{Recipe, Switch};
 use rullama_train::run::{self, Batches, OpenBase, PreparedRun, Ready, wording};
 use rullama_train::train::Trainer;
 use rullama_train::train::ranks::Ranks;
 
-use super::base_digest;
 use super::device::Device;
 use super::timings::Timings;
 use super::tuning::{self, Tuning};
+use super::{FREE, base_digest};
 use crate::cli::{bus_error, output};
-
-/// Bytes that drivers and screens need: docs/memory.md.
-const FREE: u64 = 1 << 30;
 
 /// Number of layers whose matrices are copied to measure the copy rate.
 const COPIED_LAYERS: usize = 4;
@@ -98,12 +95,8 @@ impl Session {
         let Some(memory) = gpu.memory().filter(|_| recipe.train.memory_limit.is_none()) else {
             return Ok(None);
         };
-        let base = &self.frozen.base;
         let PreparedRun { capacity, positions, .. } = self.prepared;
-        let trainable = Trainable::new(gpu, adapter, base.config().layers.len())?;
-        let masked = run::dropout(recipe).probability > 0.0;
-        let passes = Passes { capacity, masked, recompute: run::recompute(recipe) };
-        let planned = Plan::ahead(gpu, base, positions, &trainable, passes, run::offload(recipe)).total();
+        let planned = run::plan(gpu, &self.frozen.base, recipe, adapter, capacity, positions)?.total();
         let free = memory.saturating_sub(FREE);
         if planned <= free {
             return Ok(None);

@@ -4,11 +4,9 @@ use std::path::PathBuf;
 use std::sync::mpsc::Sender;
 
 use rullama_train::adapter::Loaded;
-use rullama_train::gpu::{Gpu, GpuError};
-use rullama_train::model::Trainable;
-use rullama_train::model::plan::{Passes, Plan};
-use rullama_train::recipe::Recipe;
-use rullama_train::run::{self, wording};
+use rullama_train::gpu::Gpu;
+use rullama_train::model::plan::Plan;
+use rullama_train::run::{self, PreparedRun, wording};
 use serde_json::Value;
 use tempfile::TempDir;
 use tokio::sync::mpsc::UnboundedSender;
@@ -112,10 +110,8 @@ fn check(gpu: &Gpu, what: &Allowed) -> Result<Check, Problem> {
 
 /// The memory plan that the run will have.
 fn plan(gpu: &Gpu, session: &Session, loaded: &Loaded) -> Result<Plan, Problem> {
-    let (recipe, base): (&Recipe, _) = (&session.recipe, &session.frozen.base);
-    let failed = |error: GpuError| Problem::new(error.to_string());
-    let trainable = Trainable::new(gpu, &loaded.adapter, base.config().layers.len()).map_err(failed)?;
-    let masked = run::dropout(recipe).probability > 0.0;
-    let passes = Passes { capacity: session.prepared.capacity, masked, recompute: run::recompute(recipe) };
-    Ok(Plan::ahead(gpu, base, session.prepared.positions, &trainable, passes, run::offload(recipe)))
+    let PreparedRun { capacity, positions, .. } = session.prepared;
+    let (recipe, base) = (&session.recipe, &session.frozen.base);
+    let plan = run::plan(gpu, base, recipe, &loaded.adapter, capacity, positions);
+    plan.map_err(|error| Problem::new(error.to_string()))
 }

@@ -14,13 +14,12 @@ use serde_json::{Value, json};
 
 use super::{BenchArgs, random};
 use crate::cli::output;
+use crate::cli::setup::FREE;
 use speed::{Speed, Stopwatch};
 use table::Table;
 
 /// Usual sizes of GPU memory, in GiB, although they are sold as GB.
 const SIZES: [u64; 5] = [6, 8, 12, 16, 24];
-/// Bytes that drivers and screens need: docs/memory.md.
-const FREE: u64 = 1 << 30;
 /// Only powers of two are tried.
 const SEQUENCES: [usize; 10] = [131_072, 65_536, 32_768, 16_384, 8192, 4096, 2048, 1024, 512, 256];
 /// The argument that stands for every published size.

@@ -8,8 +8,7 @@ use rullama_train::data::batch::Sample;
 use rullama_train::data::dataset::files as dataset_files;
 use rullama_train::files;
 use rullama_train::gpu::{Backend, Gpu, GpuError};
-use rullama_train::model::Trainable;
-use rullama_train::model::plan::{Offload, Passes, Plan, Recompute};
+use rullama_train::model::plan::{Plan, Recompute};
 use rullama_train::recipe::{Recipe, Template as Setting};
 use rullama_train::run::checkpoint::Checkpoint;
 use rullama_train::run::{self, Identity, OpenBase, PreparedRun, Ready, wording};
@@ -43,12 +42,10 @@ impl Opened {
 
     /// The memory that training will need, before anything but the adapter is on the device.
     pub fn plan(&self, gpu: &Gpu, frozen: &OpenBase) -> Result<Plan, Problem> {
-        let (recipe, capacity, base) = (&self.recipe, self.prepared.capacity, &frozen.base);
-        let trainable = Trainable::new(gpu, &self.loaded.adapter, base.config().layers.len())?;
-        let (masked, recompute) = (run::dropout(recipe).probability > 0.0, run::recompute(recipe));
-        let passes = Passes { capacity, masked, recompute };
-        let plan = Plan::ahead(gpu, base, self.prepared.positions, &trainable, passes, Offload::NEVER);
-        match recompute {
+        let recipe = &self.recipe;
+        let PreparedRun { capacity, positions, .. } = self.prepared;
+        let plan = run::plan(gpu, &frozen.base, recipe, &self.loaded.adapter, capacity, positions)?;
+        match run::recompute(recipe) {
             Recompute::Within(limit) if plan.total() > limit => Err(Problem::of_key(
                 "train.memory_limit",
                 wording::over_memory_limit(recipe, capacity, plan.total(), ""),
