@@ -47,7 +47,7 @@ fn planned() -> &'static [Value] {
     static PLANNED: OnceLock<Vec<Value>> = OnceLock::new();
     PLANNED.get_or_init(|| {
         let program = Command::new(env!("CARGO_BIN_EXE_rullama-train"))
-            .args(["bench", "all", "--fits", "--kernels", "f32", "--json"])
+            .args(["bench", "all", "--fits", "--kernels", "f32", "--host-memory", "64", "--json"])
             .output();
         let output = program.expect("the program starts");
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

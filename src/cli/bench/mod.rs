@@ -87,6 +87,9 @@ pub struct BenchArgs {
     /// --memory-limit makes fastest, or false].
     #[arg(long, value_name = "BOOL", conflicts_with = "decode")]
     offload_inputs: Option<bool>,
+    /// GiB of host memory for matrices and activations that are not on the GPU [default: what is available now].
+    #[arg(long, value_name = "GIB")]
+    host_memory: Option<f64>,
     /// Print the memory that the step needs, without running it: neither weights nor activations are allocated.
     #[arg(long, conflicts_with_all = ["decode", "sweep", "recompute", "memory_limit", "offload_experts", "offload_layers", "offload_inputs"])]
     plan: bool,
@@ -183,7 +186,11 @@ fn time(args: &BenchArgs) -> Result<()> {
 impl BenchArgs {
     fn open_gpu(&self, place: Place) -> Result<Device> {
         let kernels = if self.plain { KernelSetting::F32 } else { self.kernels };
-        Device::open_at(self.backend, self.gpu.as_deref(), self.webgpu_limits, kernels, place)
+        let device = Device::open_at(self.backend, self.gpu.as_deref(), self.webgpu_limits, kernels, place)?;
+        if let Some(gib) = self.host_memory {
+            device.set_host_memory(gib_bytes(gib));
+        }
+        Ok(device)
     }
 
     fn tuning(&self) -> Tuning {
@@ -210,7 +217,7 @@ impl BenchArgs {
     fn recompute(&self) -> Recompute {
         match (self.recompute, self.memory_limit) {
             (true, _) => Recompute::Always,
-            (false, Some(gib)) => Recompute::Within((gib * (1u64 << 30) as f64) as u64),
+            (false, Some(gib)) => Recompute::Within(gib_bytes(gib)),
             (false, None) => Recompute::Never,
         }
     }
@@ -220,6 +227,10 @@ impl BenchArgs {
         let experts = Module::ALL.into_iter().filter(|m| self.experts && m.of_experts());
         Module::ALL_LINEAR.iter().copied().chain(experts).collect()
     }
+}
+
+fn gib_bytes(gib: f64) -> u64 {
+    (gib * (1u64 << 30) as f64) as u64
 }
 
 /// Refuses sequences that are longer than the base's context.
