@@ -81,12 +81,15 @@ pub fn run(args: &MakeDataArgs) -> Result<()> {
     }
     let places = read(args)?;
     let create = |path: &Path| GrowingFile::create(path.to_owned(), b"");
-    let results = Results {
-        rules: Rules::default(),
-        kept: 0,
-        dropped: BTreeMap::new(),
-        samples: create(&args.out)?,
-        rest: create(&dropped_path)?,
+    // Only once the model is there: a command that cannot start leaves files as they are.
+    let started = || -> Result<Results> {
+        Ok(Results {
+            rules: Rules::default(),
+            kept: 0,
+            dropped: BTreeMap::new(),
+            samples: create(&args.out)?,
+            rest: create(&dropped_path)?,
+        })
     };
     let results = match &args.url {
         Some(url) => {
@@ -97,7 +100,7 @@ pub fn run(args: &MakeDataArgs) -> Result<()> {
                 args.sampling.max_tokens(),
                 args.sampling.temperature().unwrap_or(0.3),
             );
-            write(args, &places, &mut Writer::Remote(remote), results)?
+            write(args, &places, &mut Writer::Remote(remote), started()?)?
         }
         None => {
             super::pull::base(&args.model.base)?;
@@ -107,7 +110,7 @@ pub fn run(args: &MakeDataArgs) -> Result<()> {
             let workspace = loaded.workspace(&model)?;
             let generator = Generator::new(&workspace, &loaded.frozen.tokenizer, loaded.adapter.as_ref())?;
             let mut writer = Writer::Local { loaded: &loaded, generator: Box::new(generator), options };
-            write(args, &places, &mut writer, results)?
+            write(args, &places, &mut writer, started()?)?
         }
     };
     report(args, &places, &results, &dropped_path)

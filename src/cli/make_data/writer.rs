@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use pollster::block_on;
-use rullama_train::talk::conversation::Conversation;
+use rullama_train::data::template::ReplyParts;
+use rullama_train::talk::conversation::{self, Conversation};
 use rullama_train::talk::generate::{Finish, Generator, Options};
 use serde_json::{Value, json};
 
@@ -87,13 +88,15 @@ impl Writer<'_> {
                 let frozen = &loaded.frozen;
                 let ids = Conversation::new(None).ask(&frozen.template, &frozen.tokenizer, prompt)?.ids;
                 let reply = block_on(generator.reply(&ids, options, |_| ControlFlow::Continue(())))?;
-                Ok(Reply { text: without_thoughts(&reply.text), whole: reply.finish == Finish::Stop })
+                let parts = ReplyParts::to(&ids, &frozen.tokenizer);
+                let text = conversation::message(parts, &reply.text).content.trim().to_owned();
+                Ok(Reply { text, whole: reply.finish == Finish::Stop })
             }
         }
     }
 }
 
-/// The reply behind its thoughts.
+/// The reply behind its thoughts, as far as a server leaves them in it.
 fn without_thoughts(text: &str) -> String {
     text.rsplit_once("</think>").map_or(text, |(_, rest)| rest).trim().to_owned()
 }
