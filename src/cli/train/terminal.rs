@@ -42,6 +42,8 @@ pub struct Terminal<'a> {
     started: f64,
     /// How long measuring the effects took.
     effects_seconds: Option<f64>,
+    /// Revisions of what came from the Hub, as they were when the run started.
+    revisions: Value,
 }
 
 impl<'a> Terminal<'a> {
@@ -76,6 +78,7 @@ impl<'a> Terminal<'a> {
             progress: Progress::default(),
             started: now(),
             effects_seconds: None,
+            revisions: pull::revisions(run.recipe),
         })
     }
 
@@ -118,9 +121,8 @@ impl<'a> Terminal<'a> {
             "startup": self.started, "steps": run.steps(), "parameters": run.initial.parameters(),
             "changes": run.changed, "choices": run.gpu().choices(),
         });
-        let revisions = pull::revisions(run.recipe);
-        if revisions != json!([]) {
-            facts["hub"] = revisions;
+        if self.revisions != json!([]) {
+            facts["hub"] = self.revisions.clone();
         }
         if self.ranks.len() > 1 {
             facts["shares"] = json!(run.recipe.train.shares);
