@@ -38,26 +38,43 @@ pub struct Found {
     memory: Option<u64>,
 }
 
+/// Facts that a file's header has, whether the model can be trained or not.
+#[derive(Default)]
+struct Kind {
+    size: Option<u64>,
+    architecture: Option<String>,
+    weights: Option<String>,
+}
+
+impl Kind {
+    fn of(gguf: &Gguf) -> Kind {
+        let architecture = gguf.get::<&str>("general.architecture").ok().flatten();
+        let weights = gguf.get::<u32>("general.file_type").ok().flatten();
+        Kind {
+            size: Some(gguf.file_size()),
+            architecture: architecture.map(str::to_owned),
+            weights: weights.and_then(file_type_name).map(str::to_owned),
+        }
+    }
+}
+
 impl Found {
     /// Describes a stored model. `gpu` plans its training.
     fn of(stored: Stored, gpu: Option<&Gpu>) -> Found {
         let Stored { name, path, store } = stored;
         let file = path.as_deref().and_then(|path| Gguf::open(path).ok());
-        let base = match name.as_str() {
-            "tiny" => Base::tiny(),
-            _ => match (file, &path) {
-                (Some(gguf), Some(_)) => Base::from_gguf(gguf, &name),
-                _ => Base::open(&name),
-            },
+        let kind = file.as_ref().map(Kind::of);
+        let base = match (name.as_str(), file) {
+            ("tiny", _) => Base::tiny(),
+            (_, Some(gguf)) => Base::from_gguf(gguf, &name),
+            _ => Base::open(&name),
         };
-        let gguf = path.as_deref().and_then(|path| Gguf::open(path).ok());
-        let gguf = gguf.as_ref().or_else(|| base.as_ref().ok().map(Base::gguf));
-        let text = |key: &str| gguf?.get::<&str>(key).ok().flatten().map(str::to_owned);
-        let weights = gguf.and_then(|gguf| gguf.get::<u32>("general.file_type").ok().flatten());
+        let kind = kind.or_else(|| base.as_ref().ok().map(|base| Kind::of(base.gguf())));
+        let Kind { size, architecture, weights } = kind.unwrap_or_default();
         Found {
-            size: gguf.map(Gguf::file_size),
-            architecture: text("general.architecture"),
-            weights: weights.and_then(file_type_name).map(str::to_owned),
+            size,
+            architecture,
+            weights,
             memory: base.as_ref().ok().zip(gpu).and_then(|(base, gpu)| bench::smallest(gpu, base).ok()),
             shape: base.map(|base| shape_of(&base)).map_err(|error| {
                 // The line starts with the name already.
