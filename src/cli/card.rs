@@ -4,7 +4,7 @@ use std::path::Path;
 
 use rullama_train::adapter::Format;
 use rullama_train::base::Base;
-use rullama_train::base::stores::hub::Name;
+use rullama_train::base::stores::hub::{Name, is_repo};
 use rullama_train::run::metrics::{History, MetricsEvent};
 use serde_json::Value;
 
@@ -86,11 +86,7 @@ impl Card<'_> {
         let config = std::fs::read(Format::Peft.place(self.folder).join("adapter_config.json")).ok()?;
         let config: Value = serde_json::from_slice(&config).ok()?;
         let name = config["base_model_name_or_path"].as_str()?;
-        let (org, repo) = name.split_once('/')?;
-        let plain = |text: &str| {
-            !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
-        };
-        (plain(org) && plain(repo) && !repo.ends_with(".gguf")).then(|| name.to_owned())
+        (is_repo(name) && !name.ends_with(".gguf")).then(|| name.to_owned())
     }
 
     /// Evaluations as a table, and the chart.

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use rullama_train::adapter::Format;
 use rullama_train::base::Base;
+use rullama_train::base::stores::hub::is_repo;
 use rullama_train::hub::{self, Contents, Upload};
 use rullama_train::run::metrics::{self, History};
 
@@ -22,15 +23,10 @@ impl Target {
     /// Checks the name `hf:USER/NAME`, before long work.
     pub fn check(name: &str, public: bool) -> Result<Target> {
         let repo = name.strip_prefix("hf:").unwrap_or(name);
-        let plain = |text: &str| {
-            !text.is_empty()
-                && !text.starts_with(['.', '-'])
-                && text.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c))
-        };
-        match repo.split_once('/') {
-            Some((user, name)) if plain(user) && plain(name) => Ok(Target { repo: repo.into(), public }),
-            _ => bail!("--push {name}: expected hf:USER/NAME, with letters, digits, `.`, `_` and `-`"),
+        if !is_repo(repo) {
+            bail!("--push {name}: expected hf:USER/NAME, with letters, digits, `.`, `_` and `-`");
         }
+        Ok(Target { repo: repo.into(), public })
     }
 
     /// Sends the adapter in `dir` in these formats. `folder`: the run, or the adapter that they were made from.

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
 use ureq::{Agent, Body, config::RedirectAuthHeaders, http::Response};
 
-use crate::base::stores::hub::Kind;
+use crate::base::stores::hub::{self, Kind};
 use crate::base::stores::listing::Listed;
 
 /// Why something was not fetched from the Hub, or not sent to it.
@@ -301,15 +301,10 @@ fn is_blob(text: &str) -> bool {
 /// The token of the environment, or the one that `hf auth login` stored.
 fn token() -> Option<String> {
     let stored = || {
-        let home = || set("HF_HOME").map(PathBuf::from).or_else(|| Some(cache()?.join("huggingface")));
-        let path = set("HF_TOKEN_PATH").map(PathBuf::from).or_else(|| Some(home()?.join("token")))?;
+        let path = set("HF_TOKEN_PATH").map(PathBuf::from).or_else(|| Some(hub::home()?.join("token")))?;
         std::fs::read_to_string(path).ok().map(|text| text.trim().to_owned()).filter(|text| !text.is_empty())
     };
     set("HF_TOKEN").or_else(|| set("HUGGING_FACE_HUB_TOKEN")).or_else(stored)
-}
-
-fn cache() -> Option<PathBuf> {
-    set("XDG_CACHE_HOME").map(PathBuf::from).or_else(|| Some(std::env::home_dir()?.join(".cache")))
 }
 
 /// The certificates of `SSL_CERT_FILE` or `REQUESTS_CA_BUNDLE`, for networks with an authority of their own.

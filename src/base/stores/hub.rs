@@ -89,26 +89,17 @@ impl Name {
             (_, Some((repo, file))) => (repo, None, Some(file)),
             _ => (rest, None, None),
         };
-        let plain = |text: &str| {
-            !text.is_empty()
-                && !text.starts_with(['.', '-'])
-                && text.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c))
-        };
         let path = |text: &str| {
             text.split('/').all(|part| !part.is_empty() && part != "." && part != "..")
                 && !text.contains(['\\', '\0'])
         };
-        let sound = plain(org) && plain(repo) && [revision, file, choice].into_iter().flatten().all(path);
+        let whole = format!("{org}/{repo}");
+        let sound = is_repo(&whole) && [revision, file, choice].into_iter().flatten().all(path);
         if !sound {
             return Err(form());
         }
         let owned = |text: Option<&str>| text.map(str::to_owned);
-        Ok(Name {
-            repo: format!("{org}/{repo}"),
-            revision: owned(revision),
-            file: owned(file),
-            choice: owned(choice),
-        })
+        Ok(Name { repo: whole, revision: owned(revision), file: owned(file), choice: owned(choice) })
     }
 
     /// `ORG/REPO/blob/REVISION/FILE`, or the same with `resolve` or `tree`, or the repository alone; `datasets/` may stand before.
@@ -151,12 +142,29 @@ impl std::fmt::Display for Name {
 
 /// Folders of the cache: the one that the environment names, or the usual one.
 pub fn caches() -> Vec<PathBuf> {
-    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let chosen = set("HF_HUB_CACHE").or_else(|| set("HUGGINGFACE_HUB_CACHE"));
-    let home = || set("HF_HOME").map(|home| home.join("hub"));
+    chosen.or_else(|| Some(home()?.join("hub"))).into_iter().collect()
+}
+
+/// The folder of Hugging Face's programs: `HF_HOME`, or the usual one.
+pub fn home() -> Option<PathBuf> {
     let cache = || set("XDG_CACHE_HOME").or_else(|| Some(std::env::home_dir()?.join(".cache")));
-    let usual = || cache().map(|cache| cache.join("huggingface").join("hub"));
-    chosen.or_else(home).or_else(usual).into_iter().collect()
+    set("HF_HOME").or_else(|| Some(cache()?.join("huggingface")))
+}
+
+/// A path that the environment sets.
+fn set(name: &str) -> Option<PathBuf> {
+    std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from)
+}
+
+/// Whether a text is the name of a repository, `ORG/REPO`.
+pub fn is_repo(text: &str) -> bool {
+    let plain = |text: &str| {
+        !text.is_empty()
+            && !text.starts_with(['.', '-'])
+            && text.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c))
+    };
+    text.split_once('/').is_some_and(|(org, repo)| plain(org) && plain(repo))
 }
 
 /// The folder of a repository in a cache.
@@ -188,9 +196,8 @@ pub fn models(cache: &Path) -> Vec<(String, PathBuf)> {
             let name = if main.as_ref() == Some(&commit) { repo.clone() } else { repo.at(&commit) };
             let files = below(&snapshots.join(&commit));
             let paths: Vec<&str> = files.iter().map(|(path, _)| &**path).collect();
-            for (path, file) in
-                files.iter().filter(|(path, _)| is_complete(path, &paths, &snapshots.join(&commit)))
-            {
+            let folder = snapshots.join(&commit);
+            for (path, file) in files.iter().filter(|(path, _)| is_complete(path, &folder)) {
                 let choice = quant::of_file(path);
                 let alone = choice.is_some() && quant::choose(&paths, choice.as_deref()) == Ok(path);
                 let name = match alone {
@@ -205,8 +212,8 @@ pub fn models(cache: &Path) -> Vec<(String, PathBuf)> {
 }
 
 /// Whether all parts of a model are in the folder.
-fn is_complete(path: &str, paths: &[&str], folder: &Path) -> bool {
-    paths.contains(&path) && quant::parts(path).iter().all(|part| folder.join(part).is_file())
+fn is_complete(path: &str, folder: &Path) -> bool {
+    quant::parts(path).iter().all(|part| folder.join(part).is_file())
 }
 
 /// The file of a model that is in the cache. The error is the rest of a sentence about the name.
@@ -223,7 +230,7 @@ pub fn cached_model(name: &Name) -> Result<PathBuf, String> {
             Some(file) => paths.iter().find(|path| *path == file).copied(),
             None => quant::choose(&paths, name.choice.as_deref()).ok(),
         };
-        let complete = chosen.filter(|path| is_complete(path, &paths, &snapshot));
+        let complete = chosen.filter(|path| is_complete(path, &snapshot));
         if let Some(path) = complete {
             return Ok(snapshot.join(path));
         }
