@@ -12,7 +12,6 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc::unbounded_channel;
 use tokio::time::timeout;
 
-use crate::cli::models;
 use crate::cli::train::run_file;
 use crate::cli::ui::{
     App, Chat, Job, Message, Piece, Problem, Running, Sampling, Start, Task, Word, blocking, tools,
@@ -91,10 +90,10 @@ pub async fn call(app: &Arc<App>, name: &str, arguments: Value) -> Result<Value,
             let run = app.clone().train(start).await?;
             Ok(json!({ "run": run.name, "folder": run.dir }))
         }
-        "training_events" => events(&*running(app)?, read(arguments)?).await,
+        "training_events" => events(&*app.last_run()?, read(arguments)?).await,
         "control_training" => {
             let Control { command } = read(arguments)?;
-            running(app)?.command(command);
+            app.last_run()?.command(command);
             Ok(json!({ "sent": true }))
         }
         "ask" => ask(app, read(arguments)?).await,
@@ -112,18 +111,8 @@ fn task(Recipe { base, recipe }: Recipe) -> Task {
     Task { base, recipe, files: Vec::new() }
 }
 
-fn running(app: &App) -> Result<Arc<Running>, Problem> {
-    app.run().ok_or_else(|| Problem::missing("no run was started"))
-}
-
 async fn bases(app: Arc<App>) -> Result<Value, Problem> {
-    blocking(move || {
-        let files = app.folders.models();
-        let named = files.iter().map(|path| models::Found::of_file(path));
-        let all: Vec<Value> = models::all(None).into_iter().chain(named).map(|found| found.json()).collect();
-        Ok(json!({ "models": all }))
-    })
-    .await
+    blocking(move || Ok(json!({ "models": app.bases() }))).await
 }
 
 async fn runs(app: Arc<App>) -> Result<Value, Problem> {

@@ -19,6 +19,7 @@ use super::samples;
 use super::tools;
 use super::types::{Check, Export, Merge, Sent, Start, Task};
 use super::uploads::{self, Uploads};
+use crate::cli::models::{self, Found};
 
 /// Results of `export` that are kept for the page to fetch.
 const OUTPUTS: usize = 4;
@@ -72,6 +73,18 @@ impl App {
     /// The run in progress, or the last one.
     pub fn run(&self) -> Option<Arc<Running>> {
         self.run.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The run in progress, or the last one. An error if there was none.
+    pub fn last_run(&self) -> Result<Arc<Running>, Problem> {
+        self.run().ok_or_else(|| Problem::missing("no run was started"))
+    }
+
+    /// The models on this machine and in the folders.
+    pub fn bases(&self) -> Vec<Value> {
+        let files = self.folders.models();
+        let named = files.iter().map(|path| Found::of_file(path));
+        models::all(None).into_iter().chain(named).map(|found| found.json()).collect()
     }
 
     /// Fails while a run uses the device.

@@ -20,7 +20,7 @@ use super::problem::Problem;
 use super::run::Running;
 use super::stream::{self, Lines};
 use super::types::{Chat, Command, Export, Merge, Start, Task};
-use crate::cli::{models, ollama};
+use crate::cli::ollama;
 
 type Shared = State<Arc<App>>;
 type Answer = Result<Response, Problem>;
@@ -85,13 +85,7 @@ async fn state(State(app): Shared) -> Answer {
 }
 
 async fn bases(State(app): Shared) -> Answer {
-    blocking(move || {
-        let files = app.folders.models();
-        let named = files.iter().map(|path| models::Found::of_file(path));
-        let all: Vec<Value> = models::all(None).into_iter().chain(named).map(|found| found.json()).collect();
-        Ok(json(&Value::from(all)))
-    })
-    .await
+    blocking(move || Ok(json(&Value::from(app.bases())))).await
 }
 
 async fn upload(
@@ -120,19 +114,14 @@ async fn train(State(app): Shared, request: Request) -> Answer {
     Ok(json(&json!({ "run": run.name, "folder": run.dir })))
 }
 
-/// The run in progress, or the last one.
-fn last_run(app: &App) -> Result<Arc<Running>, Problem> {
-    app.run().ok_or_else(|| Problem::missing("no run was started"))
-}
-
 async fn events(State(app): Shared, Path((_, from)): Path<(String, usize)>) -> Answer {
-    let run = last_run(&app)?;
+    let run = app.last_run()?;
     Ok(Lines { receiver: run.read(from), line: |line| line }.into_response())
 }
 
 async fn command(State(app): Shared, request: Request) -> Answer {
     let Command { command } = body(request).await?;
-    last_run(&app)?.command(command);
+    app.last_run()?.command(command);
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
