@@ -50,7 +50,7 @@ pub fn download(
         let before = part.length();
         match piece(client, at, file, &mut part, &mut hash, progress) {
             Ok(()) => {}
-            Err(error @ Error::Unreachable(_)) if part.length() == before => {
+            Err(error @ Error::Unreachable(_)) if part.length() <= before => {
                 failures += 1;
                 if failures >= ATTEMPTS {
                     return Err(error);
