@@ -31,10 +31,12 @@ impl Base {
         if spec.ends_with(".gguf") || spec.starts_with(['.', '~', '/']) || spec.contains('\\') {
             return of_file(path);
         }
-        match (ollama::resolve(spec, &ollama::stores()), stores::resolve(&format!("hf:{spec}"))) {
-            (Ok(blob), _) => Ok(of_file(&blob)?.of_ollama()),
-            (Err(_), Some(Ok(cached))) => of_file(&cached),
-            (Err(error), _) => Err(error),
+        match ollama::resolve(spec, &ollama::stores()) {
+            Ok(blob) => Ok(of_file(&blob)?.of_ollama()),
+            Err(error) => match stores::resolve(&format!("hf:{spec}")) {
+                Some(Ok(cached)) => of_file(&cached),
+                _ => Err(error),
+            },
         }
     }
 
