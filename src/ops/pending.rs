@@ -74,7 +74,8 @@ impl<'p, 'g> Commands<'p, 'g> {
         self.rec
     }
 
-    /// The recorder for copies to other buffers. Partial sums stay pending: copies leave the device's scratch as it is.
+    /// The recorder for copies to other buffers. Partial sums stay pending: copies leave the device's scratch as it is. Sums are finished: one
+    /// may read what the copies overwrite, such as a layer's input.
     pub fn for_copies(&mut self) -> &mut Recorder<'g> {
         match &self.pending {
             Some((_, Pending::Parts(_))) => self.rec,

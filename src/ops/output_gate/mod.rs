@@ -1,6 +1,6 @@
 //! Gates of attention's output, `y = x·σ(gate)`, which the matrix of the queries gives behind each head's query.
 
-use crate::gpu::{Binding, Kernel, Recorder, grid};
+use crate::gpu::{Binding, Kernel, grid};
 use crate::ops::act::Act;
 use crate::ops::pass::Pass;
 
@@ -17,20 +17,14 @@ struct Params {
 /// `queries` `[T, H, K]` from `both`, queries and gates `[T, H, 2, K]`.
 pub fn split(p: &mut Pass, queries: &Act, both: &Act, heads: usize) {
     let (queries, both) = (queries.rows(), both.rows());
-    run(
-        p.rec.now(),
-        "split",
-        &[both.bind(1), queries.bind(3)],
-        (p.tokens, heads, queries.stride),
-        both.stride,
-    );
+    run(p, "split", &[both.bind(1), queries.bind(3)], heads, [queries.stride, both.stride]);
 }
 
 /// `y` `[T, H, K]` from `x` `[T, H, K]` and the gates in `both`, whose rows may be longer.
 pub fn forward(p: &mut Pass, y: &Act, x: &Act, both: &Act, heads: usize) {
     let (staging, x, both) = (y.staging(), x.f32(p.rec.now(), p.tokens), both.rows());
     let bindings = [both.bind(1), x.bind(2), staging.bind(3)];
-    run(p.rec.now(), "forward", &bindings, (p.tokens, heads, x.stride), both.stride);
+    run(p, "forward", &bindings, heads, [x.stride, both.stride]);
     y.store(p.rec.now(), p.tokens);
 }
 
@@ -39,34 +33,23 @@ pub fn backward(p: &mut Pass, [dx, dboth]: [&Act; 2], dy: &Act, x: &Act, both: &
     let (dx, dboth, dy, both) = (dx.rows(), dboth.rows(), dy.rows(), both.rows());
     let x = x.f32(p.rec.now(), p.tokens);
     let bindings = [both.bind(1), x.bind(2), dy.bind(4), dx.bind(5), dboth.bind(6)];
-    run(p.rec.now(), "backward", &bindings, (p.tokens, heads, dy.stride), both.stride);
+    run(p, "backward", &bindings, heads, [dy.stride, both.stride]);
 }
 
 /// Puts the gradients of the queries, `dqueries` `[T, H, K]`, beside those of the gates in `dboth`.
 pub fn join(p: &mut Pass, dboth: &Act, dqueries: &Act, heads: usize) {
     let (dboth, dqueries) = (dboth.rows(), dqueries.rows());
-    run(
-        p.rec.now(),
-        "join",
-        &[dqueries.bind(2), dboth.bind(6)],
-        (p.tokens, heads, dqueries.stride),
-        dboth.stride,
-    );
+    run(p, "join", &[dqueries.bind(2), dboth.bind(6)], heads, [dqueries.stride, dboth.stride]);
 }
 
-fn run(
-    rec: &mut Recorder,
-    entry: &'static str,
-    bindings: &[Binding],
-    (tokens, heads, width): (usize, usize, usize),
-    stride: usize,
-) {
-    let count4 = tokens * width / 4;
+fn run(p: &mut Pass, entry: &'static str, bindings: &[Binding], heads: usize, [width, stride]: [usize; 2]) {
+    let count4 = p.tokens * width / 4;
     let params = Params {
         count4: count4 as u32,
         size4: (width / heads / 4) as u32,
         width4: (width / 4) as u32,
         stride4: (stride / 4) as u32,
     };
-    rec.dispatch(Kernel::new("output_gate/plain", entry), &params, bindings, grid(count4.div_ceil(64)));
+    let kernel = Kernel::new("output_gate/plain", entry);
+    p.rec.now().dispatch(kernel, &params, bindings, grid(count4.div_ceil(64)));
 }
