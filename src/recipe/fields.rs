@@ -11,6 +11,7 @@ use serde_json::json;
 use super::error::RecipeError;
 use super::keys::nearest;
 use super::kinds::{one_or_more, variants};
+use super::manual::SOURCES;
 use super::source::{Effect, Entry, Node, Seen, Source, Value};
 use crate::adapter::AdapterPath;
 
@@ -239,7 +240,7 @@ impl Section<'_> {
                 let what = format!("key `{}` in [[{}]]", entry.key, self.path(key));
                 return Err(RecipeError::Unknown { place: self.source.place(entry.origin), what, hint });
             }
-            out.push(read(&Section { name: "data.sources", entries, ..*self })?);
+            out.push(read(&Section { name: SOURCES, entries, ..*self })?);
         }
         Ok(out)
     }

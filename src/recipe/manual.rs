@@ -30,6 +30,11 @@ pub(super) fn sections() -> &'static [(String, Vec<String>)] {
     &SECTIONS
 }
 
+/// Keys of `[[data.sources]]`.
+pub(super) fn source_keys() -> Vec<&'static str> {
+    comments().filter_map(|(path, _)| path.strip_prefix(SOURCES)?.strip_prefix('.')).collect()
+}
+
 /// The comment of every key of the manual, by `section.key`. Continued comments are joined.
 fn described() -> Vec<(String, String)> {
     let (mut section, mut found) = (String::new(), Vec::<(String, String)>::new());
