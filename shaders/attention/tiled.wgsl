@@ -17,9 +17,7 @@ alias operand = f16;
 alias operand = f32;
 #end
 
-alias Own = vec{ROWS}<f32>;         // one value for each of the thread's own rows, which 16 threads share
-alias OwnRows = vec{ROWS}<u32>;
-
+// A vec{ROWS} has one value for each of the thread's own rows, which 16 threads share. It has no alias: naga's HLSL would define it twice.
 const ROWS: u32 = {ROWS}u;
 const THREADS: u32 = {THREADS}u;
 const GROUPS: u32 = THREADS / 16u;   // groups of threads that share their own rows
@@ -33,10 +31,10 @@ const MASKED: f32 = -1e30;
 // Scores: a slice of the own rows, then of the others. Sums: [others, 64 columns].
 var<workgroup> stage: array<vec4<operand>, {STAGE}>;
 // Weights, or score gradients, [others, own]; in forward also maxima and sums.
-var<workgroup> block: array<Own, 32 * {THREADS} / 16>;
+var<workgroup> block: array<vec{ROWS}<f32>, 32 * {THREADS} / 16>;
 
 #for j in 0..2
-var<private> s{j}: Own; // scores with other lane % 16 + 16·j
+var<private> s{j}: vec{ROWS}<f32>; // scores with other lane % 16 + 16·j
 #end
 // Sums of the own rows, four columns from 4·(lane % 16) + 64·c on.
 #for c in 0..{COLS}
@@ -46,8 +44,8 @@ var<private> acc{c}_{r}: vec4<f32>;
 #end
 
 // The thread's own rows, in the block from `own0` on.
-fn own_rows(own0: u32, lane: u32) -> OwnRows {
-    var rows = OwnRows(own0 + lane / 16u * ROWS);
+fn own_rows(own0: u32, lane: u32) -> vec{ROWS}<u32> {
+    var rows = vec{ROWS}<u32>(own0 + lane / 16u * ROWS);
 #for r in 0..{ROWS}
     rows[{r}] += {r}u;
 #end
@@ -72,7 +70,7 @@ fn load_{name}(own0: u32, other0: u32, head: u32, row: u32, column: u32) -> vec4
 
 fn {name}(own0: u32, other0: u32, head: u32, lane: u32) {
 #for j in 0..2
-    var sum{j} = Own();
+    var sum{j} = vec{ROWS}<f32>();
 #end
 #for n in 0..{LOADS}
     let row{n} = {n}u * (THREADS / SLICE4) + lane / SLICE4;
@@ -91,7 +89,7 @@ fn {name}(own0: u32, other0: u32, head: u32, lane: u32) {
 #end
         // Each slice is summed separately: long sums of f32 lose more.
 #for j in 0..2
-        var part{j} = Own();
+        var part{j} = vec{ROWS}<f32>();
 #end
         for (var d = 0u; d < SLICE4; d++) {
 #for r in 0..{ROWS}
@@ -155,7 +153,7 @@ fn {name}(first: u32, head: u32, lane: u32) {
 
 #end
 // result[row] = factor·acc for the own rows, [T, H, K].
-fn store_rows(own0: u32, head: u32, factor: Own, lane: u32) {
+fn store_rows(own0: u32, head: u32, factor: vec{ROWS}<f32>, lane: u32) {
     let rows = own_rows(own0, lane);
 #for c in 0..{COLS}
     let column{c} = {c}u * 16u + lane % 16u;
@@ -172,8 +170,8 @@ fn other(others: u32, j: u32, lane: u32) -> u32 {
     return others + j * 16u + lane % 16u;
 }
 
-fn first_keys(queries: OwnRows) -> OwnRows {
-    var first = OwnRows();
+fn first_keys(queries: vec{ROWS}<u32>) -> vec{ROWS}<u32> {
+    var first = vec{ROWS}<u32>();
 #for r in 0..{ROWS}
     first[{r}] = first_key(queries[{r}]);
 #end
@@ -181,8 +179,8 @@ fn first_keys(queries: OwnRows) -> OwnRows {
 }
 
 // Which of the own queries see a key.
-fn seen_key(queries: OwnRows, first: OwnRows, key: u32) -> vec{ROWS}<bool> {
-    return (OwnRows(key) <= queries) & (OwnRows(key) >= first) & (queries < OwnRows(params.rows));
+fn seen_key(queries: vec{ROWS}<u32>, first: vec{ROWS}<u32>, key: u32) -> vec{ROWS}<bool> {
+    return (vec{ROWS}<u32>(key) <= queries) & (vec{ROWS}<u32>(key) >= first) & (queries < vec{ROWS}<u32>(params.rows));
 }
 
 @compute @workgroup_size(THREADS)
@@ -194,18 +192,18 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gro
     let first = first_keys(queries);
     let place = lane % 16u * GROUPS + lane / 16u;
 #if {SINKS}
-    var most = Own(sinks[head]);
-    var sum = Own(select(0.0, 1.0, lane % 16u == 0u));
+    var most = vec{ROWS}<f32>(sinks[head]);
+    var sum = vec{ROWS}<f32>(select(0.0, 1.0, lane % 16u == 0u));
 #else
-    var most = Own(MASKED);
-    var sum = Own();
+    var most = vec{ROWS}<f32>(MASKED);
+    var sum = vec{ROWS}<f32>();
 #end
     let end = min(own0 + OWN, params.rows);
     for (var others = first_key(own0); others < end; others += OTHERS) {
         query_scores(own0, others, head, lane);
 #for j in 0..2
         let seen{j} = seen_key(queries, first, other(others, {j}u, lane));
-        s{j} = select(Own(MASKED), params.scale * s{j}, seen{j});
+        s{j} = select(vec{ROWS}<f32>(MASKED), params.scale * s{j}, seen{j});
 #end
         block[place] = max(s0, s1);
         workgroupBarrier();
@@ -217,7 +215,7 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gro
         let factor = exp(before - most);
         sum *= factor;
 #for j in 0..2
-        s{j} = select(Own(), exp(s{j} - most), seen{j});
+        s{j} = select(vec{ROWS}<f32>(), exp(s{j} - most), seen{j});
         sum += s{j};
 #end
         leave(lane);
@@ -231,7 +229,7 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gro
     workgroupBarrier();
     block[place] = sum;
     workgroupBarrier();
-    sum = Own();
+    sum = vec{ROWS}<f32>();
     for (var i = 0u; i < 16u; i++) {
         sum += block[i * GROUPS + lane / 16u];
     }
@@ -267,9 +265,9 @@ fn backward_q(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) 
     let head = group.y;
     let queries = own_rows(own0, lane);
     let first = first_keys(queries);
-    var lse = Own();
-    var delta = Own();
-    var unit = Own();
+    var lse = vec{ROWS}<f32>();
+    var delta = vec{ROWS}<f32>();
+    var unit = vec{ROWS}<f32>();
 #for r in 0..{ROWS}
     let row{r} = query_row(queries[{r}], head);
     lse[{r}] = row_lse[row{r}];
@@ -281,7 +279,7 @@ fn backward_q(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) 
         query_scores(own0, others, head, lane);
 #for j in 0..2
         let seen{j} = seen_key(queries, first, other(others, {j}u, lane));
-        let p{j} = select(Own(), exp(params.scale * s{j} - lse), seen{j});
+        let p{j} = select(vec{ROWS}<f32>(), exp(params.scale * s{j} - lse), seen{j});
 #end
         query_gradients(own0, others, head, lane);
 #for j in 0..2
@@ -290,7 +288,7 @@ fn backward_q(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) 
         leave(lane);
         add_keys(others, head, lane);
     }
-    store_rows(own0, head, Own(1.0 / params.k_scale), lane);
+    store_rows(own0, head, vec{ROWS}<f32>(1.0 / params.k_scale), lane);
 }
 
 // Replaces the scores by the weights of the own keys in the others, which are queries.
@@ -300,8 +298,8 @@ fn key_weights(own0: u32, others: u32, head: u32, lane: u32) {
 #for j in 0..2
     let query{j} = other(others, {j}u, lane);
     let first{j} = first_key(query{j});
-    let seen{j} = (keys <= OwnRows(query{j})) & (keys >= OwnRows(first{j})) & vec{ROWS}<bool>(query{j} < params.rows);
-    s{j} = select(Own(), exp(params.scale * s{j} - row_lse[query_row(query{j}, head)]), seen{j});
+    let seen{j} = (keys <= vec{ROWS}<u32>(query{j})) & (keys >= vec{ROWS}<u32>(first{j})) & vec{ROWS}<bool>(query{j} < params.rows);
+    s{j} = select(vec{ROWS}<f32>(), exp(params.scale * s{j} - row_lse[query_row(query{j}, head)]), seen{j});
 #end
 }
 
@@ -324,7 +322,7 @@ fn backward_k(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation
         leave(lane);
         add_queries(others, head, lane);
     }
-    store_rows(own0, head, Own(1.0 / params.q_scale), lane);
+    store_rows(own0, head, vec{ROWS}<f32>(1.0 / params.q_scale), lane);
 }
 
 // dv of one query head, [T, H, K].
@@ -341,7 +339,7 @@ fn backward_v(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation
         leave(lane);
         add_gradients(others, head, lane);
     }
-    store_rows(own0, head, Own(1.0), lane);
+    store_rows(own0, head, vec{ROWS}<f32>(1.0), lane);
 }
 
 // dk or dv += the gradients of the query heads that share it; `q` is bound to these [T, H, K].
