@@ -14,6 +14,11 @@ mod cuda;
 mod error;
 mod host;
 mod kernels;
+#[cfg(all(feature = "native", any(target_os = "linux", target_os = "windows")))]
+mod lanes;
+#[cfg(not(all(feature = "native", any(target_os = "linux", target_os = "windows"))))]
+#[path = "no_lanes.rs"]
+mod lanes;
 mod launch;
 mod pipeline;
 pub mod profile;
@@ -21,6 +26,8 @@ mod recorder;
 mod recording;
 mod select;
 pub mod shader;
+#[cfg(all(feature = "native", any(target_os = "linux", target_os = "windows")))]
+mod spirv;
 mod staging;
 mod tuning;
 mod upload;
@@ -97,6 +104,51 @@ pub struct Shared {
     unused: wgpu::Buffer,
 }
 
+/// A device as it was opened.
+struct Opened {
+    device: wgpu::Device,
+    queue: wgpu::Queue,
+    matrices: Option<Matrices>,
+    note: Option<String>,
+}
+
+/// Opens the device with `matrices` where its driver allows it.
+async fn open(
+    adapter: &wgpu::Adapter,
+    features: wgpu::Features,
+    limits: &wgpu::Limits,
+    matrices: Option<Matrices>,
+    note: Option<String>,
+) -> Result<Opened, GpuError> {
+    let descriptor = |matrices: Option<Matrices>| wgpu::DeviceDescriptor {
+        label: Some("rullama-train"),
+        required_features: features | matrices.map_or(wgpu::Features::empty(), |_| COOPERATIVE),
+        required_limits: limits.clone(),
+        memory_hints: wgpu::MemoryHints::MemoryUsage,
+        experimental_features: match matrices {
+            None => wgpu::ExperimentalFeatures::disabled(),
+            // SAFETY: only the features above are requested.
+            Some(_) => unsafe { wgpu::ExperimentalFeatures::enabled() },
+        },
+        ..Default::default()
+    };
+    let (mut matrices, mut note) = (matrices, note);
+    if lanes::must_be_required(adapter, matrices) {
+        match lanes::open(adapter, &descriptor(matrices)) {
+            Ok((device, queue)) => return Ok(Opened { device, queue, matrices, note }),
+            Err(reason) => {
+                matrices = None;
+                note = Some(format!(
+                    "the driver refuses subgroups of 32 lanes, which 16×16 matrices need: {reason}"
+                ));
+            }
+        }
+    }
+    let refused = |source| GpuError::Refused { adapter: adapter.get_info().name, source };
+    let (device, queue) = adapter.request_device(&descriptor(matrices)).await.map_err(refused)?;
+    Ok(Opened { device, queue, matrices, note })
+}
+
 impl Gpu {
     /// Opens a device without its self-test: see [`Gpu::open`].
     pub(crate) async fn open_untested(
@@ -108,31 +160,17 @@ impl Gpu {
         let Picked { adapter, note } = pick_adapter(backend, name, place).await?;
         let info = adapter.get_info();
         let limits = if webgpu_limits { wgpu::Limits::default() } else { adapter.limits() };
-        let matrices = if webgpu_limits { None } else { cooperative_matrices(&adapter) };
+        let software = !webgpu_limits && is_simd(&adapter);
         let mut wanted = wgpu::Features::TIMESTAMP_QUERY;
         wanted.set(wgpu::Features::PIPELINE_CACHE, !webgpu_limits);
         wanted.set(wgpu::Features::SHADER_F16, !webgpu_limits);
         // DX12's memory of this kind is written by the host alone, or by the device alone.
         wanted.set(STAYS_ON_HOST, !webgpu_limits && info.backend != wgpu::Backend::Dx12);
-        let software = !webgpu_limits && is_simd(&adapter);
         wanted.set(wgpu::Features::SUBGROUP, software);
-        let mut features = adapter.features() & wanted;
-        let mut experimental_features = wgpu::ExperimentalFeatures::disabled();
-        if matrices.is_some() {
-            features |= COOPERATIVE;
-            // SAFETY: only the features above are requested.
-            experimental_features = unsafe { wgpu::ExperimentalFeatures::enabled() };
-        }
-        let descriptor = wgpu::DeviceDescriptor {
-            label: Some("rullama-train"),
-            required_features: features,
-            required_limits: limits.clone(),
-            memory_hints: wgpu::MemoryHints::MemoryUsage,
-            experimental_features,
-            ..Default::default()
-        };
-        let refused = |source| GpuError::Refused { adapter: info.name.clone(), source };
-        let (device, queue) = adapter.request_device(&descriptor).await.map_err(refused)?;
+        let features = adapter.features() & wanted;
+        let matrices = if webgpu_limits { None } else { cooperative_matrices(&adapter) };
+        let Opened { device, queue, matrices, note } =
+            open(&adapter, features, &limits, matrices, note).await?;
         let cuda = cuda::Cuda::of(&adapter, &device);
         let errors = error::watch(&device);
         let unused = device.create_buffer(&wgpu::BufferDescriptor {

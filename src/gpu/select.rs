@@ -3,7 +3,7 @@
 use super::backend::{NVIDIA, cuda_adapters, has_nvidia_gpu, interface, is_cuda};
 #[cfg(all(feature = "native", any(target_os = "linux", target_os = "windows")))]
 use super::bindings::lengthen;
-use super::{Backend, GpuError, Matrices};
+use super::{Backend, GpuError, Matrices, lanes};
 
 pub(super) const COOPERATIVE: wgpu::Features = wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX
     .union(wgpu::Features::SHADER_F16)
@@ -11,7 +11,7 @@ pub(super) const COOPERATIVE: wgpu::Features = wgpu::Features::EXPERIMENTAL_COOP
     .union(wgpu::Features::SUBGROUP_BARRIER);
 
 /// The cooperative matrices that the adapter reports, if there are kernels for them. The variants `coop16` need matrices of 16×16,
-/// subgroups of 32, 32 KiB of workgroup memory and 20 storage buffers; the variants `coop8` need 8×8 and subgroups of one known size.
+/// subgroups of 32 lanes, which some drivers have to be asked for, 32 KiB of workgroup memory and 20 storage buffers; the variants `coop8` need 8×8 and subgroups of one known size.
 pub(super) fn cooperative_matrices(adapter: &wgpu::Adapter) -> Option<Matrices> {
     let (info, limits) = (adapter.get_info(), adapter.limits());
     let has = |edge: u32| {
@@ -26,13 +26,14 @@ pub(super) fn cooperative_matrices(adapter: &wgpu::Adapter) -> Option<Matrices> 
         // wgpu does not know the size on Metal. Apple's GPUs have 32. wgpu reports matrices for AMD and Intel too, which lack them.
         wgpu::Backend::Metal => info.name.starts_with("Apple").then_some(32),
         _ => Some(info.subgroup_min_size).filter(|lanes| *lanes == info.subgroup_max_size),
-    }?;
+    };
     let wide = limits.max_compute_workgroup_storage_size >= 32 << 10
         && limits.max_storage_buffers_per_shader_stage >= 20;
-    if has(16) && lanes == 32 && wide {
-        return Some(Matrices { edge: 16, lanes });
+    if has(16) && wide && (lanes == Some(32) || lanes::can_be_required(adapter)) {
+        return Some(Matrices { edge: 16, lanes: 32 });
     }
-    (has(8) && [4, 8, 16, 32, 64].contains(&lanes)).then_some(Matrices { edge: 8, lanes })
+    let lanes = lanes.filter(|lanes| has(8) && [4, 8, 16, 32, 64].contains(lanes))?;
+    Some(Matrices { edge: 8, lanes })
 }
 
 /// Whether the device is a software renderer that runs the variants `software`: subgroups of one known size, nine storage buffers.

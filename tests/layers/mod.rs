@@ -193,7 +193,6 @@ const LONGER: &[(&str, &str)] = &[
     ("src/data/template/reply.rs", "step"),
     ("src/data/tokenizer/mod.rs", "new"),
     ("src/families/uniform/mod.rs", "config"),
-    ("src/gpu/mod.rs", "open_untested"),
     ("src/memory/arena.rs", "new"),
     ("src/model/load.rs", "layer"),
     ("src/model/trainable.rs", "new"),

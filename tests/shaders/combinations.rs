@@ -12,6 +12,9 @@ use rullama_train::ops::op;
 /// One shader with one set of weight formats and sizes.
 pub struct Combination {
     pub name: String,
+    pub shader: &'static str,
+    pub formats: Vec<&'static str>,
+    pub sizes: Vec<(&'static str, u32)>,
     pub text: String,
     pub module: Module,
     pub info: ModuleInfo,
@@ -82,7 +85,7 @@ fn read() -> Vec<Combination> {
             }
             let info =
                 validator.validate(&module).unwrap_or_else(|e| panic!("{name}: {}", e.emit_to_string(&text)));
-            combinations.push(Combination { name, text, module, info, plain });
+            combinations.push(Combination { name, shader, formats, sizes, text, module, info, plain });
         }
     }
     combinations

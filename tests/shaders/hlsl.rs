@@ -17,7 +17,13 @@ pub fn hlsl_defines_no_function_twice() {
             let text = hlsl(c, &entry.name);
             let mut defined = BTreeSet::new();
             for signature in text.lines().filter_map(signature) {
-                assert!(defined.insert(signature), "{}, {}: {signature} is defined twice", c.name, entry.name);
+                let Combination { shader, formats, sizes, .. } = c;
+                let is_new = defined.insert(signature);
+                assert!(
+                    is_new,
+                    "{shader}.{} {formats:?} {sizes:?}: {signature} is defined twice",
+                    entry.name
+                );
             }
             seen += 1;
         }
@@ -36,8 +42,9 @@ fn hlsl(c: &Combination, entry: &str) -> String {
     // Overrides have no values here: naga writes no module with them, so they become constants.
     let constants = c.module.overrides.iter().filter_map(|(_, o)| Some((o.name.clone()?, 64.0))).collect();
     let at = Some((ShaderStage::Compute, entry));
-    let (module, info) = naga::back::pipeline_constants::process_overrides(&c.module, &c.info, at, &constants)
-        .unwrap_or_else(|e| panic!("{}, {entry}: {e}", c.name));
+    let (module, info) =
+        naga::back::pipeline_constants::process_overrides(&c.module, &c.info, at, &constants)
+            .unwrap_or_else(|e| panic!("{}, {entry}: {e}", c.name));
     let pipeline = PipelineOptions { entry_point: Some((ShaderStage::Compute, entry.into())) };
     let mut text = String::new();
     Writer::new(&mut text, &options, &pipeline)

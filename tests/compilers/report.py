@@ -1,0 +1,137 @@
+#!/usr/bin/env python3
+"""Reads tables of compile-kernels, one per GPU, and prints failures, spills and registers; exits with 1 if a pipeline failed, or if more
+pipelines of a tier that the GPU runs spill than an earlier report allows.
+
+report.py TABLE... [--most N] [--allow FILE] [--write FILE] [--page FILE]
+"""
+import argparse
+import collections
+import json
+import pathlib
+import sys
+
+# Names that the drivers give to what they count: RADV, ANV, NVK, Turnip, Honeykrisp.
+REGISTERS = ["VGPRs", "Number of GPRs", "GPRs", "Full Registers", "Max live registers", "Registers"]
+SPILLS = ["Spilled VGPRs", "Spill count", "Spills to memory", "Spills", "STP Count"]
+SCRATCH = ["Scratch size", "Scratch Memory Size", "SLM Size", "Scratch", "Local memory size"]
+WAVES = ["Subgroups per SIMD", "Max Waves Per Core", "Max warps/SM", "Threads per core"]
+# A register of a lane, in values of 32 bits; RADV counts spills of both kinds.
+
+
+def read(path):
+    rows, head = [], []
+    for line in pathlib.Path(path).read_text(errors="replace").splitlines():
+        if line.startswith("#"):
+            head.append(line[2:])
+            continue
+        fields = line.split("\t")
+        if len(fields) < 3:
+            continue
+        name, tier, verdict, *rest = fields
+        rows.append((name, tier, verdict, dict(f.split("=", 1) for f in rest if "=" in f)))
+    return head, rows
+
+
+def first(counts, names):
+    # ANV compiles a kernel for several widths, and NVK counts per stage: the largest is what matters.
+    values = [float(v) for k, v in counts.items() if k.split(":", 1)[-1] in names]
+    return max(values, default=0)
+
+
+# Kernels that fill a training step, by the start of their names, and sizes that are part of them.
+HOT = [
+    ("product forward, Q4_K, f32", "linear/tiled.forward q4_k ", ["HALF=0"]),
+    ("product forward, Q4_K, f16", "linear/tiled.forward q4_k ", ["HALF=1"]),
+    ("product backward, Q4_K, f16", "linear/tiled.backward q4_k ", ["HALF=1"]),
+    ("product forward, Q6_K, f16", "linear/tiled.forward q6_k ", ["HALF=1"]),
+    ("product forward, Q4_K, 16×16", "linear/coop16.forward q4_k ", []),
+    ("attention forward, heads of 256, f16", "attention/tiled.forward ", ["HALF=1", "HEAD4=64"]),
+    ("attention backward of queries, heads of 256, f16", "attention/tiled.backward_q ", ["HALF=1", "HEAD4=64"]),
+    ("attention backward of keys, heads of 256, f16", "attention/tiled.backward_k ", ["HALF=1", "HEAD4=64"]),
+    ("gradients of A and B", "lora/tiled.", []),
+    ("one token, Q4_K", "matvec/plain.forward q4_k ", []),
+]
+
+
+def page(tables):
+    """A table of registers, waves and spills: the largest of the sizes of a kernel."""
+    heads = [title for title, _ in tables]
+    lines = ["| kernel | " + " | ".join(heads) + " |", "|---" * (len(heads) + 1) + "|"]
+    for title, start, sizes in HOT:
+        cells = []
+        for _, rows in tables:
+            found = [c for n, _, v, c in rows if v == "ok" and n.startswith(start) and all(s in n.split() for s in sizes)]
+            worst = max(found, key=lambda c: (first(c, SPILLS), first(c, REGISTERS)), default=None)
+            if worst is None:
+                cells.append("–")
+                continue
+            spills = first(worst, SPILLS)
+            waves = first(worst, WAVES)
+            cells.append(f"{first(worst, REGISTERS):.0f}" + (f" / {waves:.0f}" if waves else "") + (f", {spills:.0f} spilled" if spills else ""))
+        lines.append(f"| {title} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def replace(path, text):
+    start, end = "<!-- compilers: generated -->\n", "<!-- end -->"
+    page = pathlib.Path(path).read_text()
+    before, rest = page.split(start, 1)
+    pathlib.Path(path).write_text(before + start + "\n" + text + "\n" + end + rest.split(end, 1)[1])
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("tables", nargs="+")
+    parser.add_argument("--most", type=int, default=8)
+    parser.add_argument("--allow")
+    parser.add_argument("--write")
+    parser.add_argument("--page")
+    args = parser.parse_args()
+    allowed = json.loads(pathlib.Path(args.allow).read_text()) if args.allow else None
+    found, bad, tables = {}, 0, []
+    for path in args.tables:
+        head, rows = read(path)
+        device = next((h.split("\t", 1)[1] for h in head if h.startswith("device\t")), pathlib.Path(path).stem)
+        tables.append((device, rows))
+        print(f"== {pathlib.Path(path).stem}: {'; '.join(h.split(chr(9), 1)[-1] for h in head[:3])}")
+        tiers = collections.OrderedDict()
+        for name, tier, verdict, counts in rows:
+            tiers.setdefault(tier, []).append((name, verdict, counts))
+        print(f"{'tier':9} {'pipelines':>9} {'failed':>6} {'spill':>6} {'scratch':>7} {'registers, most':>15} {'waves, least':>12} {'seconds':>8} {'slowest':>8}")
+        own = {}
+        for tier, kernels in sorted(tiers.items()):
+            ok = [k for k in kernels if k[1] == "ok"]
+            spill = [k for k in ok if first(k[2], SPILLS) > 0]
+            scratch = [k for k in ok if first(k[2], SCRATCH) > 0]
+            regs = max((first(k[2], REGISTERS) for k in ok), default=0)
+            waves = min((first(k[2], WAVES) for k in ok), default=0)
+            seconds = [float(k[2]["seconds"]) for k in ok]
+            print(f"{tier:9} {len(kernels):9} {len(kernels) - len(ok):6} {len(spill):6} {len(scratch):7} {regs:15.0f} {waves:12.0f} {sum(seconds):8.1f} {max(seconds, default=0):8.2f}")
+            own[tier] = {"failed": len(kernels) - len(ok), "spill": len(spill)}
+        found[pathlib.Path(path).stem] = own
+        failures = [(n, v) for n, _, v, _ in rows if v != "ok"]
+        for name, verdict in failures[: args.most]:
+            print(f"  failed: {name}: {verdict}")
+        bad += len(failures) if allowed is None else 0
+        spilled = sorted(((first(c, SPILLS), first(c, SCRATCH), n) for n, _, v, c in rows if v == "ok"), reverse=True)
+        for spills, scratch, name in spilled[: args.most]:
+            if spills or scratch:
+                print(f"  {spills:5.0f} spilled, {scratch:6.0f} scratch: {name}")
+    if allowed is not None:
+        for gpu, tiers in found.items():
+            for tier, counts in tiers.items():
+                for what, number in counts.items():
+                    most = allowed.get(gpu, {}).get(tier, {}).get(what, 0)
+                    if number > most:
+                        bad += 1
+                        print(f"WORSE {gpu} {tier}: {number} {what}, expected at most {most}")
+    if args.write:
+        path = pathlib.Path(args.write)
+        kept = json.loads(path.read_text()) if path.exists() else {}
+        path.write_text(json.dumps({**kept, **found}, indent=1, sort_keys=True) + "\n")
+    if args.page:
+        replace(args.page, page(tables))
+    sys.exit(1 if bad else 0)
+
+
+main()
