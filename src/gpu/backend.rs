@@ -34,6 +34,8 @@ pub enum Backend {
 
 /// NVIDIA's number as a vendor.
 pub(super) const NVIDIA: u32 = 0x10de;
+/// AMD's number as a vendor.
+pub(super) const AMD: u32 = 0x1002;
 
 impl Backend {
     /// The backends of wgpu; none for CUDA.

@@ -2,6 +2,7 @@
 
 use std::sync::RwLock;
 
+use super::backend::AMD;
 use super::{Gpu, GpuError, KernelSetting};
 
 /// The least size of products that run in CUDA.
@@ -247,13 +248,17 @@ impl Gpu {
         self.all_kernels()[0]
     }
 
-    /// All kernels that `auto` may run on the device, the fastest first; the last are those that every device runs.
+    /// All kernels that `auto` may run on the device, the fastest first as far as is known without measuring. Those in f32 run on every device.
     pub fn all_kernels(&self) -> Vec<Kernels> {
-        let tiers = if self.is_software() { &[][..] } else { &[Tier::Coop16, Tier::Coop8, Tier::F16] };
-        let f32 = self.kernels_of(Tier::F32).expect("every device supports f32");
+        let tiers = match () {
+            () if self.is_software() => &[Tier::F32][..],
+            // Where f32 can issue twice a cycle, products take up to 1.77 times as long in f16: docs/precision.md.
+            () if self.info.vendor == AMD => &[Tier::Coop16, Tier::Coop8, Tier::F32, Tier::F16],
+            () => &[Tier::Coop16, Tier::Coop8, Tier::F16, Tier::F32],
+        };
         let mut all: Vec<Kernels> = tiers.iter().filter_map(|tier| self.kernels_of(*tier)).collect();
-        all.push(f32);
-        all.extend(f32.software_lanes.map(|_| f32.without_software()));
+        let software = all.iter().find(|kernels| kernels.software_lanes.is_some()).copied();
+        all.extend(software.map(Kernels::without_software));
         let without = all.first().filter(|best| best.cuda.is_some()).map(|best| best.without_cuda());
         all.splice(1..1, without);
         all

@@ -16,7 +16,7 @@ use bench::Bench;
 use model::Golden;
 use ops::{CHECKS, Check};
 
-use crate::gpu::{Gpu, GpuError, Kernels};
+use crate::gpu::{Gpu, GpuError, Kernels, Tier};
 
 /// Bytes that the short form copies.
 const SHORT_COPY: usize = 1 << 20;
@@ -62,6 +62,8 @@ pub struct Usable {
     pub kernels: Option<Kernels>,
     /// Faster ones that do not.
     pub failed: Vec<Failed>,
+    /// Operations per second of a product, with operands in f32 and in f16, where both compute right and nothing is faster for sure.
+    pub measured: Option<[f64; 2]>,
 }
 
 /// Finds the fastest kernels of the device that compute right, in about a second.
@@ -79,14 +81,30 @@ pub async fn usable(gpu: &Gpu) -> Result<Usable, GpuError> {
         let reported = gpu.take_reported();
         gpu.check()?;
         match reported.map_or(outcome, Err) {
-            Ok(()) => return Ok(Usable { kernels: Some(kernels), failed }),
+            Ok(()) => {
+                let measured = if failed.is_empty() { in_both(gpu, kernels, &golden).await } else { None };
+                return Ok(Usable { kernels: Some(kernels), failed, measured });
+            }
             Err(reason) => {
                 let reason = reason.split_whitespace().collect::<Vec<_>>().join(" ");
                 failed.push(Failed { kernels, reason });
             }
         }
     }
-    Ok(Usable { kernels: None, failed })
+    Ok(Usable { kernels: None, failed, measured: None })
+}
+
+/// Speeds in f32 and f16, where `kernels`, which compute right, have one of them and the other computes right too.
+async fn in_both(gpu: &Gpu, kernels: Kernels, golden: &Golden) -> Option<[f64; 2]> {
+    let other = match kernels.tier() {
+        Tier::F32 => Tier::F16,
+        Tier::F16 => Tier::F32,
+        Tier::Coop8 | Tier::Coop16 => return None,
+    };
+    let other = gpu.kernels_of(other).filter(|_| !gpu.is_software())?;
+    short(&gpu.with_kernels(other), golden).await.ok().filter(|()| gpu.take_reported().is_none())?;
+    let speed = |tier| Some(speed::measure(&gpu.with_kernels(gpu.kernels_of(tier)?)).ok()?.operations);
+    Some([speed(Tier::F32)?, speed(Tier::F16)?])
 }
 
 /// A software renderer compiles slowly, and has no driver for a GPU that could be wrong: it runs the first two checks only.

@@ -6,6 +6,7 @@ use std::sync::Mutex;
 use anyhow::Result;
 use pollster::block_on;
 use rullama_train::gpu::{Backend, Gpu, KernelSetting, Place};
+use serde_json::Value;
 
 use super::first_use;
 use super::pipeline_cache::PipelineCache;
@@ -53,6 +54,17 @@ impl Device {
         let gpu = block_on(Gpu::open(backend, name, false))?.running(setting)?;
         let pipelines = Mutex::new(PipelineCache::open(&gpu));
         Ok(Device { gpu, pipelines })
+    }
+
+    /// The device with the kernels of `run`, the contents of its `run.json`, if that was on this device: a resumed run goes on with them,
+    /// whatever `auto` takes by now.
+    pub fn keeping(mut self, run: &Value) -> Device {
+        let mut all = self.gpu.all_kernels().into_iter();
+        let is_own = run["device"] == self.gpu.description();
+        if let Some(kept) = all.find(|kernels| is_own && run["kernels"] == kernels.to_string()) {
+            self.gpu = self.gpu.with_kernels(kept);
+        }
+        self
     }
 
     /// Saves the pipelines that were compiled so far. For commands that run long and may be killed.

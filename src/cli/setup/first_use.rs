@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use anyhow::{Result, bail};
 use pollster::block_on;
 use rullama_train::files;
-use rullama_train::gpu::{Gpu, KernelSetting, Kernels};
+use rullama_train::gpu::{Gpu, KernelSetting, Kernels, Tier};
 use rullama_train::selftest;
 use serde::{Deserialize, Serialize};
 
@@ -22,6 +22,17 @@ struct Verdict {
     device: String,
     /// Kernels that compute wrongly, and what.
     failed: BTreeMap<String, String>,
+    /// Operations per second of a product in f32 and in f16, where either may be the faster.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    measured: Option<[f64; 2]>,
+}
+
+/// How many times as fast f16 must be for `auto` to take it, which rounds operands.
+const WORTH_F16: f64 = 1.03;
+
+/// The faster operands.
+fn faster([f32, f16]: [f64; 2]) -> Tier {
+    if f16 > WORTH_F16 * f32 { Tier::F16 } else { Tier::F32 }
 }
 
 /// The device running the fastest kernels of `setting` that its self-test passed.
@@ -42,7 +53,8 @@ pub fn choose(gpu: Gpu, setting: KernelSetting) -> Result<Gpu> {
 /// The kernels to run, and why they are not those that `gpu` has.
 fn allowed(gpu: &Gpu, verdict: &Verdict, setting: KernelSetting) -> Result<(Kernels, Option<String>)> {
     let name = gpu.device_name();
-    let own = gpu.kernels();
+    let measured = verdict.measured.filter(|_| setting == KernelSetting::Auto);
+    let own = measured.and_then(|speeds| gpu.kernels_of(faster(speeds))).unwrap_or(gpu.kernels());
     let reason = |kernels: &Kernels| verdict.failed.get(&kernels.to_string());
     let Some(why) = reason(&own) else { return Ok((own, None)) };
     let all = gpu.all_kernels();
@@ -75,11 +87,32 @@ fn verdict(gpu: &Gpu) -> Result<Verdict> {
     let found = block_on(selftest::usable(gpu))?;
     bar.finish_and_clear();
     let failed = found.failed.into_iter().map(|failed| (failed.kernels.to_string(), failed.reason)).collect();
-    let verdict = Verdict { device: gpu.description(), failed };
+    let verdict = Verdict { device: gpu.description(), failed, measured: found.measured };
+    if let Some([f32, f16]) = verdict.measured {
+        let taken = faster([f32, f16]);
+        eprintln!(
+            "note: a product ran at {:.0} GFLOP/s in f32 and {:.0} in f16; auto takes {taken} here",
+            f32 / 1e9,
+            f16 / 1e9
+        );
+    }
     if let Some(file) = file {
         let bytes = serde_json::to_vec_pretty(&verdict)?;
         // Without the file, the next use tests again.
         let _ = files::write_atomic(&file, &bytes);
     }
     Ok(verdict)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Tier, faster};
+
+    #[test]
+    fn f16_is_taken_where_it_pays() {
+        assert_eq!(
+            [[1e12, 1.5e12], [1e12, 1e12], [1e12, 0.6e12], [1e12, 1.02e12]].map(faster),
+            [Tier::F16, Tier::F32, Tier::F32, Tier::F32]
+        );
+    }
 }

@@ -20,6 +20,7 @@ use super::device::Device;
 use super::timings::Timings;
 use super::tuning::{self, Tuning};
 use super::{FREE, base_digest};
+use crate::cli::train::run_file;
 use crate::cli::{bus_error, output};
 
 /// Number of layers whose matrices are copied to measure the copy rate.
@@ -69,7 +70,14 @@ impl Session {
     pub fn start_as(recipe: &Recipe, ranks: &Ranks) -> (Result<(Session, Loaded)>, Result<Device>) {
         let (place, first) = (ranks.local(), ranks.is_first());
         let device = &recipe.device;
-        let open = || Device::open_at(device.backend, device.gpu.as_deref(), false, device.kernels, place);
+        let open = || {
+            let opened =
+                Device::open_at(device.backend, device.gpu.as_deref(), false, device.kernels, place)?;
+            Ok(match device.kernels {
+                KernelSetting::Auto => opened.keeping(&run_file::read(&recipe.output.dir)),
+                _ => opened,
+            })
+        };
         std::thread::scope(|scope| {
             let gpu = scope.spawn(open);
             let session = if first { Session::start(recipe) } else { Session::read(recipe) };

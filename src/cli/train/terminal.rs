@@ -117,7 +117,7 @@ impl<'a> Terminal<'a> {
     /// Facts about the run that are known before its first step.
     fn facts(&self, run: &Run) -> Value {
         let mut facts = json!({
-            "device": run.gpu().description(), "base": run.base.base.name(), "digests": run.identity,
+            "device": run.gpu().description(), "kernels": run.gpu().kernels().to_string(), "base": run.base.base.name(), "digests": run.identity,
             "startup": self.started, "steps": run.steps(), "parameters": run.initial.parameters(),
             "changes": run.changed, "choices": run.gpu().choices(),
         });
