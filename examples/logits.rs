@@ -52,6 +52,7 @@ fn main() -> Result<()> {
         loss_tokens: rows.len(),
         step_loss_tokens: 1,
         reply: 0,
+        teacher: 0,
     };
     let trainer = Trainer::new(&gpu, &model, &adapter, capacity, run::dropout(&recipe), Recompute::Never)?;
     let logits = block_on(trainer.logits(&batch, &rows))?;

@@ -4,6 +4,8 @@
 
 #[path = "golden/choices.rs"]
 mod choices;
+#[path = "golden/distill/compare.rs"]
+mod distill;
 #[path = "common/golden.rs"]
 mod golden;
 #[path = "common/gpu.rs"]
@@ -92,6 +94,7 @@ fn main() -> std::process::ExitCode {
         }
     }
     preference::tests(&mut tests);
+    distill::tests(&mut tests);
     gpu::run(tests)
 }
 

@@ -97,9 +97,10 @@ fn shipped_recipes_load() {
     }
     expected.extend(PREFERENCE.map(|(name, ..)| format!("{name}.toml")));
     expected.push(REAL.to_owned());
+    expected.push("distill.toml".to_owned());
     expected.sort();
     assert_eq!(names, expected);
-    assert_eq!(names.len(), 29);
+    assert_eq!(names.len(), 30);
 }
 
 /// The recipe with the tiny base instead of one that must be downloaded.
@@ -171,7 +172,7 @@ fn the_manual_has_every_key_with_its_default() {
         }
     }
     assert_eq!(accept(&defaults), accept(""), "the manual's defaults are not the code's:\n{defaults}");
-    assert_eq!(keys, 78, "keys with a documented default");
+    assert_eq!(keys, 86, "keys with a documented default");
     assert_eq!(manual.matches("# required; ").count(), 3);
 }
 
@@ -403,7 +404,7 @@ fn unknown_keys_suggest_the_most_similar() {
     refuse("[loar]\nrank = 8", "r.toml:4:2: unknown section [loar]; did you mean [lora]?");
     refuse(
         "[zzzzzz]\nrank = 8",
-        "r.toml:4:2: unknown section [zzzzzz]; the sections are model, lora, data, train, eval, output, log, device",
+        "r.toml:4:2: unknown section [zzzzzz]; the sections are model, lora, data, train, distill, eval, output, log, device",
     );
     refuse(
         "eval.zzzzzzzz = 8",

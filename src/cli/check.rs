@@ -11,10 +11,13 @@ use rullama_train::adapter::lora::Adapter;
 use rullama_train::data::batch::{MicroBatch, Sample};
 use rullama_train::data::compare;
 use rullama_train::files;
+use rullama_train::gpu::Gpu;
 use rullama_train::recipe::Recipe;
+use rullama_train::run::distill::lessons::Lessons;
+use rullama_train::run::distill::{self, Job, pass};
 use rullama_train::run::pace::{Pace, evaluations_after};
 use rullama_train::run::{self, answers};
-use rullama_train::train::Trainer;
+use rullama_train::train::{TrainError, Trainer};
 use rullama_train::words;
 use serde_json::{Value, json};
 
@@ -42,7 +45,12 @@ pub fn run(
     summary::samples(recipe, &session);
     let train = &session.prepared.data.train;
     let first = compare::units(train).into_iter().next().unwrap_or(0..1);
-    train[first].iter().for_each(|sample| output::marked_sample(&session.frozen.tokenizer, sample));
+    let first = &train[first];
+    first.iter().for_each(|sample| output::marked_sample(&session.frozen.tokenizer, sample));
+    first.first().map_or(Ok(()), |sample| lesson(&session, recipe, &gpu, sample))?;
+    if gradients.is_some() {
+        session.learn_in_memory(recipe, &gpu)?;
+    }
     output::text("");
     let bar = output::spinner("loading the base");
     let model = session.model(recipe, &gpu, &initial.adapter)?;
@@ -85,6 +93,27 @@ pub fn run(
     Ok(())
 }
 
+/// Prints what the teacher, if there is one, says at the loss tokens of a sample.
+fn lesson(session: &Session, recipe: &Recipe, gpu: &Gpu, sample: &Sample) -> Result<()> {
+    let Some(teacher) = &session.teacher else { return Ok(()) };
+    let job = Job::new(recipe, &session.frozen, teacher, vec![sample], session.prepared.capacity);
+    let bar = output::spinner("loading the teacher");
+    let go_on = |_, _| -> Result<bool, TrainError> { Ok(true) };
+    let rows = block_on(pass::in_memory(gpu, recipe, &job, go_on))?;
+    bar.finish_and_clear();
+    let Some(rows) = rows.filter(|_| job.header.rows > 0) else { return Ok(()) };
+    let tokens = Lessons::new(&rows, vec![Some(0)]).of(0, sample)?;
+    output::lessons::choices(&session.frozen.tokenizer, teacher.base.name(), sample, &tokens);
+    output::notices(&teacher.notices);
+    let all = session.prepared.lessons(recipe, &session.frozen, teacher);
+    let bytes = output::bytes(all.header.bytes());
+    output::line(
+        "teacher",
+        format_args!("{}: {bytes} in {}", teacher.base.name(), distill::path(recipe).display()),
+    );
+    Ok(())
+}
+
 /// Prints the object of `--json`.
 fn finish(session: &Session, initial: &Adapter, trainer: &Trainer, device: &str) {
     let counts = |samples: &[Sample]| {
@@ -109,7 +138,7 @@ fn write_gradients(path: &Path, session: &Session, trainer: &Trainer, initial: &
     if session.prepared.needs_reference() {
         block_on(session.prepared.compute_reference(trainer, Vec::new(), |_, _, _| anyhow::Ok(true)))?;
     }
-    let step = session.prepared.steps.step(&session.prepared.data.train, 0);
+    let step = session.prepared.steps.taught(&session.prepared.data.train, 0)?;
     let (loss, pairs) = block_on(trainer.gradients(&step, 1))?;
     let metadata = HashMap::from([
         ("loss".to_string(), format!("{loss:?}")),

@@ -40,6 +40,7 @@ pub fn run(recipe: &Recipe, recipe_file: &Path, args: &RateArgs) -> Result<()> {
     let mut timings = Timings::start();
     let (session, initial, gpu) = summary::opened(recipe, &mut timings)?;
     let recipe = &session.recipe;
+    session.learn_in_memory(recipe, &gpu)?;
     let bar = output::spinner("loading the base");
     let model = session.model(recipe, &gpu, &initial.adapter)?;
     let trainer = session.trainer(recipe, &gpu, &model, &initial.adapter)?;

@@ -17,6 +17,7 @@ use rullama_train::train::objective::{Preference, Tally};
 use rullama_train::train::{Capacity, LossTotals, Trainer};
 use serde_json::{Value, json};
 
+use super::eval_teacher::{self, Taught};
 use super::setup::session::Session;
 use super::{bus_error, output};
 
@@ -66,6 +67,9 @@ pub fn run(recipe: &Recipe, args: &EvalArgs) -> Result<()> {
     notices.extend(notice.map(|notice| notice.to_string()));
     capacity.reply = answers::with_answer(recipe, &questions);
     let positions = recipe.data.row().max(capacity.reply);
+    let (taught, of_teacher) =
+        eval_teacher::learn(recipe, &frozen, &gpu, &files, &data, &mut capacity)?.unzip();
+    notices.extend(of_teacher.into_iter().flatten());
     let bar = output::spinner("loading the base");
     let model = block_on(run::load(&gpu, &frozen.base, recipe, &without, capacity, positions, |_| ()))?;
     bar.finish_and_clear();
@@ -103,7 +107,8 @@ pub fn run(recipe: &Recipe, args: &EvalArgs) -> Result<()> {
 
     let name = (!args.adapter.is_empty()).then(|| output::adapters(&args.adapter));
     if args.json {
-        let results: Vec<Value> = results.iter().map(|r| r.json(&files)).collect();
+        let results: Vec<Value> =
+            results.iter().map(|r| r.json(&files)).chain(taught.iter().map(Taught::json)).collect();
         output::text(json!({
             "base": frozen.base.name(), "adapter": name, "samples": data.validation.len(), "results": results,
             "notices": notices, "offloaded_layers": model.on_host().of_layers(),
@@ -118,6 +123,9 @@ pub fn run(recipe: &Recipe, args: &EvalArgs) -> Result<()> {
         output::notices(&notices);
         table(&results, &files, !args.data.is_empty());
         comparisons(&results);
+        if let Some(taught) = &taught {
+            taught.print(&results.iter().map(|result| &result.compared).collect::<Vec<_>>());
+        }
         if !recipe.eval.metrics.is_empty() {
             answers_line(&results, questions.len());
         }
@@ -183,12 +191,12 @@ impl Outcome {
         let (mut parts, mut first) = (Vec::new(), 0);
         let _bar = output::spinner(format!("evaluating the {model}"));
         for file in files {
-            let step = file.step(&data.validation, first);
+            let step = file.step(&data.validation, first)?;
             first += file.count;
             let comparison = step.comparison.unwrap_or_default();
             let mut tally = Tally::new(block_on(trainer.moved(&comparison))?);
             let (mut part, mut scores) = (LossTotals::default(), Vec::new());
-            for batch in &file.batches {
+            for batch in &step.micro_batches {
                 let (own_scores, own) = block_on(trainer.validate(batch))?;
                 scores.extend(own_scores);
                 part += own;
@@ -231,7 +239,9 @@ impl Outcome {
 
 /// Prints the comparisons of each model, if there are any.
 fn comparisons(results: &[Outcome]) {
-    for result in results.iter().filter(|result| !result.compared.is_empty()) {
+    let taught = |result: &Outcome| result.compared.contains_key("eval_distillation_loss");
+    let compares = |result: &&Outcome| !result.compared.is_empty() && !taught(result);
+    for result in results.iter().filter(compares) {
         output::line("pairs", format!("{}: {}", result.model, output::preference(&result.compared)));
     }
 }

@@ -52,7 +52,7 @@ pub struct MergeArgs {
     json: bool,
 }
 
-fn parse_type(name: &str) -> Result<MergeType, String> {
+pub(super) fn parse_type(name: &str) -> Result<MergeType, String> {
     MergeType::from_name(name).ok_or_else(|| {
         let names = MergeType::NAMES.map(|(name, _)| name).join(", ");
         format!("expected one of {names}")
@@ -185,7 +185,7 @@ impl MergeArgs {
 }
 
 /// Whether two paths are the same file.
-fn is_same_file(out: &Path, base: &str) -> bool {
+pub(super) fn is_same_file(out: &Path, base: &str) -> bool {
     match (std::fs::canonicalize(out), std::fs::canonicalize(base)) {
         (Ok(out), Ok(base)) => out == base,
         _ => false,
@@ -193,7 +193,7 @@ fn is_same_file(out: &Path, base: &str) -> bool {
 }
 
 /// The number of matrices per conversion: `20 Q4_K → Q8_0, 3 Q6_K → Q8_0`.
-fn formats(tensors: &[MergedTensor]) -> String {
+pub(super) fn formats(tensors: &[MergedTensor]) -> String {
     let mut counts: Vec<((GgmlType, GgmlType), usize)> = Vec::new();
     for t in tensors {
         match counts.iter_mut().find(|(pair, _)| *pair == (t.from, t.to)) {

@@ -7,6 +7,7 @@ mod check;
 mod check_lr;
 mod complete;
 mod eval;
+mod eval_teacher;
 mod example;
 mod export;
 mod fault;
@@ -23,6 +24,7 @@ mod ollama;
 pub mod output;
 mod publish;
 mod pull;
+mod quantize;
 mod ranks;
 mod recipe_args;
 mod selftest;
@@ -93,6 +95,8 @@ enum Verb {
     Export(export::ExportArgs),
     /// Merge an adapter into its base: one GGUF file for Ollama, llama.cpp and LM Studio.
     Merge(merge::MergeArgs),
+    /// Write a model with its layers in another format, such as a student of its own for `train.objective = "distill"`.
+    Quantize(quantize::QuantizeArgs),
     /// Chat with a base model, with or without adapters.
     Chat(talk::chat::ChatArgs),
     /// Reply to prompts from the command line, a file or stdin.
@@ -139,6 +143,7 @@ impl Verb {
             Verb::Eval { .. } => "eval",
             Verb::Export(_) => "export",
             Verb::Merge(_) => "merge",
+            Verb::Quantize(_) => "quantize",
             Verb::Chat(_) => "chat",
             Verb::Generate(_) => "generate",
             Verb::Serve(_) => "serve",
@@ -221,6 +226,12 @@ fn refuse_unknown_command() -> Result<()> {
     }
 }
 
+/// Prints a text without the line breaks at its end.
+fn print(text: String) -> Result<()> {
+    output::text(text.trim_end());
+    Ok(())
+}
+
 /// Parses the command line and runs the command.
 pub fn run() -> Result<ExitCode> {
     // Without a desktop, Mesa's device-select layer prints a warning to stderr.
@@ -256,6 +267,7 @@ pub fn run() -> Result<ExitCode> {
         (Some(Verb::Bench(args)), _) => return bench::run(&args),
         (Some(Verb::Export(args)), _) => export::run(&args),
         (Some(Verb::Merge(args)), _) => merge::run(&args),
+        (Some(Verb::Quantize(args)), _) => quantize::run(&args),
         (Some(Verb::Chat(args)), _) => talk::chat::run(&args),
         (Some(Verb::Generate(args)), _) => talk::generate::run(&args),
         (Some(Verb::Serve(args)), _) => serve::run(&args),
@@ -268,16 +280,10 @@ pub fn run() -> Result<ExitCode> {
         (Some(Verb::Inspect(args)), _) => inspect::run(&args),
         (Some(Verb::Models(args)), _) => models::run(&args),
         (Some(Verb::Pull(args)), _) => pull::run(&args),
-        (Some(Verb::Schema), _) => {
-            output::text(format_args!("{:#}", rullama_train::recipe::schema()));
-            Ok(())
-        }
+        (Some(Verb::Schema), _) => print(format!("{:#}", rullama_train::recipe::schema())),
         (Some(Verb::Completions(args)), _) => manual::completions(&Cli::command(), &args),
         (Some(Verb::Man(args)), _) => manual::man(Cli::command(), &args),
-        (Some(Verb::DescribeCli), _) => {
-            output::text(manual::markdown(Cli::command()).trim_end());
-            Ok(())
-        }
+        (Some(Verb::DescribeCli), _) => print(manual::markdown(Cli::command())),
         (None, None) => unreachable!("clap requires a recipe or a command"),
     }?;
     Ok(ExitCode::SUCCESS)

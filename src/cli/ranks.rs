@@ -332,6 +332,7 @@ mod tests {
             train: train.into(),
             validation: "v".into(),
             initial: None,
+            teacher: None,
         };
         let with = |bus, train| RankFacts { identity: Some(identity(train)), ..facts(bus) };
         let text = refused(&[with("06", "0123"), with("07", "4567")]);

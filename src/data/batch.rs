@@ -44,12 +44,14 @@ pub struct Capacity {
     pub step_loss_tokens: usize,
     /// Tokens of the longest prompt with its reply that an evaluation generates; 0 if none does.
     pub reply: usize,
+    /// Bytes of a teacher's distribution of a loss token; 0 if there is no teacher.
+    pub teacher: usize,
 }
 
 impl Capacity {
     /// Room for one token.
     pub const LEAST: Capacity =
-        Capacity { tokens: 1, longest: 1, loss_tokens: 1, step_loss_tokens: 1, reply: 0 };
+        Capacity { tokens: 1, longest: 1, loss_tokens: 1, step_loss_tokens: 1, reply: 0, teacher: 0 };
 
     /// Grows to fit `step`.
     pub fn include(&mut self, step: &Step) {
@@ -57,6 +59,8 @@ impl Capacity {
             self.tokens = self.tokens.max(batch.len());
             self.longest = self.longest.max(batch.longest());
             self.loss_tokens = self.loss_tokens.max(batch.loss_rows.len());
+            let teacher = batch.teacher.as_ref().map_or(0, |rows| rows.row_bytes());
+            self.teacher = self.teacher.max(teacher);
         }
         self.step_loss_tokens = self.step_loss_tokens.max(step.loss_tokens);
         for batch in step.comparison.iter().flat_map(|comparison| &comparison.mismatched) {

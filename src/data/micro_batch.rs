@@ -1,6 +1,9 @@
 //! The samples of one forward and backward pass.
 
+use std::sync::Arc;
+
 use super::sample::{IGNORE, Sample};
+use super::teacher::TeacherRows;
 
 /// The tokens of one forward and backward pass: samples laid end to end, without padding.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -19,6 +22,8 @@ pub struct MicroBatch {
     pub targets: Vec<u32>,
     /// Whether each loss row predicts a token of the prompt, `[N]`. Empty if none does.
     pub in_prompt: Vec<bool>,
+    /// The teacher's distributions of the loss rows, for objectives that have one.
+    pub teacher: Option<Arc<TeacherRows>>,
 }
 
 impl MicroBatch {

@@ -9,6 +9,7 @@ pub mod loss_spans;
 mod micro_batch;
 mod sample;
 pub mod step;
+pub mod teacher;
 pub mod template;
 pub mod tokenizer;
 

@@ -315,6 +315,8 @@ impl<'a> Planner<'a> {
         let sums = if self.gpu.kernels().workgroups_to_fill() > 0 { PARTIAL_SUMS } else { 0 };
         // The next micro-batch's rows are uploaded while this one's are read.
         let per_layer_rows = 2 * tokens.min(config.vocab) * self.demand.per_layer_row;
+        // As are the teacher's distributions.
+        let teacher = 2 * self.passes.capacity.loss_tokens * self.passes.capacity.teacher;
         vec![
             ("frozen weights", self.demand.weights),
             ("matrices from host memory, in turn", self.demand.turns),
@@ -325,6 +327,7 @@ impl<'a> Planner<'a> {
             ("rows of experts", self.widest.experts.as_ref().map_or(0, experts)),
             ("logits, one chunk", logits as u64),
             ("per-layer embedding rows", per_layer_rows as u64),
+            ("the teacher's log-probabilities", teacher as u64),
             ("packed operands", self.operands()),
             ("replies", self.demand.replies),
             ("sums of split products", sums),

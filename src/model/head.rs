@@ -4,7 +4,9 @@ use super::{Inputs, Model};
 use crate::gpu::{Gpu, GpuError, Recorder};
 use crate::memory::{Activations, Plan};
 use crate::ops::act::Act;
+use crate::ops::argmax::top;
 use crate::ops::cross_entropy::{self, Chunk};
+use crate::ops::distill::{self, Distill, Lesson, teacher};
 use crate::ops::pass::{Operands, Pass, Scratch};
 use crate::ops::row_status::Verdicts;
 use crate::ops::{Rows, embedding, linear, rms_norm};
@@ -28,6 +30,23 @@ pub struct Losses<'a> {
     pub verdicts: &'a wgpu::Buffer,
     /// Place of the micro-batch's first row.
     pub offset: usize,
+    /// The loss of objectives that have a teacher, and a buffer of two f32 for each row: see [`Lesson::results`].
+    pub distill: Option<(Distill, &'a wgpu::Buffer)>,
+}
+
+/// The tokens that a teacher finds likeliest, in each loss row of a pass.
+#[derive(Clone, Copy)]
+pub struct Likeliest<'a> {
+    /// Tokens of the vocabulary that count.
+    pub count: usize,
+    /// Tokens to find, at least 1.
+    pub top: usize,
+    /// The logits are divided by it in the sums.
+    pub temperature: f64,
+    /// Results of [`top::forward`].
+    pub results: &'a wgpu::Buffer,
+    /// Results of [`teacher::forward`].
+    pub sums: &'a wgpu::Buffer,
 }
 
 impl Head {
@@ -67,7 +86,11 @@ impl Head {
             let p = &mut self.pass(rec, rows);
             self.logits(p, model, acts, &inputs.loss_rows, first, inputs.tokens);
             let chunk = self.chunk(model, inputs, losses, first, rows);
-            cross_entropy::forward(p, &chunk, &self.verdicts(losses, first));
+            let verdicts = self.verdicts(losses, first);
+            match lesson(inputs, losses) {
+                Some(lesson) => distill::forward(p, &chunk, &lesson, &verdicts),
+                None => cross_entropy::forward(p, &chunk, &verdicts),
+            }
         }
     }
 
@@ -91,10 +114,35 @@ impl Head {
             self.logits(p, model, acts, &inputs.loss_rows, first, inputs.tokens);
             let chunk = self.chunk(model, inputs, losses, first, rows);
             let verdicts = self.verdicts(losses, first);
-            let dlogits = cross_entropy::backward(p, &chunk, &verdicts, coefficients);
+            let dlogits = match lesson(inputs, losses) {
+                Some(lesson) => distill::backward(p, &chunk, &lesson, &verdicts, coefficients),
+                None => cross_entropy::backward(p, &chunk, &verdicts, coefficients),
+            };
             linear::frozen_backward(p, &self.dnormed, &dlogits, model.head_matrix());
             rms_norm::backward(p, &self.dhidden, &self.dnormed, &self.hidden, &model.output_norm);
             embedding::backward(p.rec.now(), dstream, &inputs.loss_rows, first, self.dhidden.rows(), rows);
+        }
+    }
+
+    /// The likeliest tokens of every loss row, and the sums that make their logits probabilities.
+    pub fn likeliest(
+        &self,
+        rec: &mut Recorder,
+        model: &Model,
+        inputs: &Inputs,
+        acts: &Activations,
+        wanted: &Likeliest,
+    ) {
+        let Likeliest { count, top, temperature, results, sums } = *wanted;
+        for first in (0..inputs.loss_tokens).step_by(self.rows) {
+            let rows = self.rows.min(inputs.loss_tokens - first);
+            self.logits(&mut self.pass(rec, rows), model, acts, &inputs.loss_rows, first, inputs.tokens);
+            if let Some(softcap) = model.config().softcap {
+                cross_entropy::cap(rec, &self.logits, model.config().vocab, softcap, rows);
+            }
+            top::forward(rec, &self.logits, count, &inputs.targets, results, first, top, rows);
+            let found = teacher::Found { values: &self.logits, count, results, top, first };
+            teacher::forward(rec, &found, temperature, sums, rows);
         }
     }
 
@@ -164,4 +212,10 @@ impl Head {
             losses: (losses.buffer, losses.offset + first),
         }
     }
+}
+
+/// The teacher's distributions of a micro-batch, where the objective has a teacher.
+fn lesson<'a>(inputs: &'a Inputs, losses: &Losses<'a>) -> Option<Lesson<'a>> {
+    let ((distill, results), teacher) = losses.distill.zip(inputs.teacher.as_ref())?;
+    Some(Lesson { distill, top: teacher.top, ids: &teacher.ids, values: &teacher.values, results })
 }

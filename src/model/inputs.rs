@@ -18,6 +18,14 @@ pub struct Inputs {
     pub(super) loss_rows: wgpu::Buffer, // [N]
     pub(super) targets: wgpu::Buffer,   // [N]
     pub(super) per_layer: Option<PerLayerRows>,
+    pub(super) teacher: Option<Teacher>,
+}
+
+/// The teacher's distributions of the loss rows: see [`crate::ops::distill::Lesson`].
+pub(super) struct Teacher {
+    pub top: usize,
+    pub ids: wgpu::Buffer,
+    pub values: wgpu::Buffer,
 }
 
 /// The rows of the per-layer embedding table that this micro-batch needs, in the file's format.
@@ -40,6 +48,7 @@ impl Inputs {
             loss_rows: gpu.upload("loss rows", &non_empty(&batch.loss_rows))?,
             targets: gpu.upload("targets", &non_empty(&batch.targets))?,
             per_layer: per_layer_rows(gpu, model, batch).await?,
+            teacher: teacher(gpu, batch)?,
         })
     }
 
@@ -48,8 +57,19 @@ impl Inputs {
         let rows = self.per_layer.iter();
         let rows = rows.flat_map(|rows| rows.table.tiles.iter().map(|tile| &tile.buffer).chain([&rows.ids]));
         let own = [&self.ids, &self.positions, &self.bounds, &self.loss_rows, &self.targets];
-        own.into_iter().chain(rows).collect()
+        let teacher = self.teacher.iter().flat_map(|teacher| [&teacher.ids, &teacher.values]);
+        own.into_iter().chain(rows).chain(teacher).collect()
     }
+}
+
+fn teacher(gpu: &Gpu, batch: &MicroBatch) -> Result<Option<Teacher>, GpuError> {
+    let Some(rows) = batch.teacher.as_ref().filter(|_| !batch.loss_rows.is_empty()) else { return Ok(None) };
+    let rows = rows.known(batch.loss_rows.len());
+    Ok(Some(Teacher {
+        top: rows.top,
+        ids: gpu.upload("the teacher's tokens", &rows.ids)?,
+        values: gpu.upload("the teacher's log-probabilities", &rows.values)?,
+    }))
 }
 
 async fn per_layer_rows(

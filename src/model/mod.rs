@@ -25,7 +25,7 @@ use crate::ops::rope::Table;
 
 pub use crate::memory::{Activations, Plan};
 pub use experts::Loads;
-pub use head::{Head, Losses};
+pub use head::{Head, Likeliest, Losses};
 pub use inputs::Inputs;
 pub use trainable::Trainable;
 

@@ -14,6 +14,7 @@ pub mod cached_gated;
 pub mod cached_heads;
 pub mod cross_entropy;
 pub mod delta;
+pub mod distill;
 pub mod dropout;
 pub mod embedding;
 pub mod experts;

@@ -5,6 +5,7 @@
 
 mod changes;
 mod data;
+mod distill;
 mod error;
 mod eval;
 mod fields;
@@ -27,6 +28,7 @@ use serde::Serialize;
 pub use changes::Change;
 pub(crate) use data::USUAL_ROW;
 pub use data::{Data, DataSource};
+pub use distill::{Distill, DivergenceName};
 pub use error::{Place, RecipeError};
 pub use eval::Eval;
 pub use lora::{Layers, Lora, Pattern, rank_of};
@@ -56,6 +58,9 @@ pub struct Recipe {
     pub data: Data,
     /// The optimization.
     pub train: Train,
+    /// Learning from a second model; `None` for objectives without one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub distill: Option<Distill>,
     /// Evaluation during the run.
     pub eval: Eval,
     /// The files that the run writes.

@@ -22,6 +22,8 @@ pub enum ObjectiveName {
     Orpo,
     /// Simple preference optimization, from pairs.
     Simpo,
+    /// A divergence from a second model, the teacher.
+    Distill,
 }
 
 impl ObjectiveName {
@@ -33,6 +35,7 @@ impl ObjectiveName {
             ObjectiveName::Kto => "kto",
             ObjectiveName::Orpo => "orpo",
             ObjectiveName::Simpo => "simpo",
+            ObjectiveName::Distill => "distill",
         }
     }
 
@@ -41,10 +44,15 @@ impl ObjectiveName {
         *self == ObjectiveName::Sft
     }
 
+    /// Whether its samples are examples.
+    pub fn takes_examples(self) -> bool {
+        self.supervision() == Supervision::Examples
+    }
+
     /// Kind of its samples.
     pub fn supervision(self) -> Supervision {
         match self {
-            ObjectiveName::Sft => Supervision::Examples,
+            ObjectiveName::Sft | ObjectiveName::Distill => Supervision::Examples,
             ObjectiveName::Kto => Supervision::Ratings,
             ObjectiveName::Dpo | ObjectiveName::Orpo | ObjectiveName::Simpo => Supervision::Pairs,
         }
@@ -168,7 +176,7 @@ pub(super) fn check(section: &Section, data: &Data, name: ObjectiveName) -> Resu
         return Err(section.conflict(if section.has("format") { "format" } else { "sources" }, &text));
     }
     let all = data.sources.iter().map(|source| source.train_on).chain([data.train_on]);
-    if !name.is_sft() && all.into_iter().any(|train_on| train_on == TrainOn::All) {
+    if !name.takes_examples() && all.into_iter().any(|train_on| train_on == TrainOn::All) {
         let text = "\"all\" does not fit an objective that compares answers; remove it";
         return Err(section.conflict(if section.has("train_on") { "train_on" } else { "sources" }, text));
     }

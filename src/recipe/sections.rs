@@ -7,9 +7,9 @@ use serde::{Serialize, Serializer};
 
 use super::error::RecipeError;
 use super::fields::Section;
-use super::objective;
 use super::source::{Seen, Source};
 use super::{Data, Eval, Lora, Output, Recipe, Syntax, Train};
+use super::{distill, objective};
 use crate::base::Fingerprint;
 use crate::families;
 use crate::gpu::{Backend, KernelSetting};
@@ -20,12 +20,14 @@ pub(super) fn all(source: &Source) -> Result<Recipe, RecipeError> {
     let data = Data::read(&source.section("data"))?;
     let train = Train::read(&source.section("train"))?;
     objective::check(&source.section("data"), &data, train.objective.name)?;
+    let distill = distill::read(&source.section("distill"), train.objective.name)?;
     let validates = data.val_size > 0.0 || !data.valid.is_empty();
     Ok(Recipe {
         model: Model::read(&harmless("model"))?,
         lora: Lora::read(&source.section("lora"))?,
         data,
         train,
+        distill,
         eval: Eval::read(&harmless("eval"), validates)?,
         output: Output::read(&harmless("output"))?,
         log: Log::read(&harmless("log"))?,

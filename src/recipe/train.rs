@@ -106,7 +106,7 @@ impl Train {
             shares: shares(section, accumulation)?,
             optimizer: section.choice("optimizer", OptimizerKind::Adamw)?,
             learning_rate: next
-                .positive("learning_rate", if objective.name.is_sft() { 2e-4 } else { 1e-5 })?,
+                .positive("learning_rate", if objective.name.takes_examples() { 2e-4 } else { 1e-5 })?,
             adam_beta1: beta("adam_beta1", 0.9)?,
             adam_beta2: beta("adam_beta2", 0.999)?,
             adam_epsilon: next.number(

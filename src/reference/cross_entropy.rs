@@ -48,7 +48,7 @@ pub fn softcap(logits: &[f64], softcap: Option<f64>) -> Vec<f64> {
     capped
 }
 
-fn log_sum_exp(logits: &[f64]) -> f64 {
+pub(super) fn log_sum_exp(logits: &[f64]) -> f64 {
     let mut max = f64::NEG_INFINITY;
     for &logit in logits {
         max = max.max(logit);

@@ -11,6 +11,7 @@ pub mod adamw;
 pub mod attention;
 pub mod cross_entropy;
 pub mod delta;
+pub mod distill;
 pub mod embedding;
 pub mod experts;
 pub mod gated;

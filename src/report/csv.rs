@@ -46,10 +46,10 @@ pub fn row(event: &MetricsEvent, timing: Option<&Timing>, compares: bool) -> Opt
         let named = PreferenceMetrics::default().named().map(|(name, _)| name);
         let of_step = |step: &StepMetrics| step.preference.named().map(|(_, value)| value);
         let (steps, evaluations) = match event {
-            MetricsEvent::Step(step) => (of_step(step), [None; 10]),
+            MetricsEvent::Step(step) => (of_step(step), [None; 12]),
             MetricsEvent::Evaluation(evaluation) => {
                 let value = |name| evaluation.preference.get(&format!("eval_{name}")).copied();
-                ([None; 10], named.map(value))
+                ([None; 12], named.map(value))
             }
             MetricsEvent::Effects(_) | MetricsEvent::Notice(_) => return None,
         };
@@ -106,7 +106,7 @@ mod tests {
         });
         let text = replayed(&History::replay(vec![step, evaluation], Vec::new(), None), true);
         let rows: Vec<Vec<&str>> = text.lines().map(|line| line.split(',').collect()).collect();
-        assert!(rows.iter().all(|row| row.len() == 30), "{text}");
+        assert!(rows.iter().all(|row| row.len() == 34), "{text}");
         let column = |name: &str| rows[0].iter().position(|cell| *cell == name).expect("a column");
         assert_eq!([rows[1][column("rewards/margins")], rows[1][column("eval_kl")]], ["1.5", ""]);
         assert_eq!([rows[2][column("eval_kl")], rows[2][column("kl")]], ["0.25", ""]);

@@ -1,4 +1,4 @@
-//! Charts and figures of runs whose objective compares samples.
+//! Charts and figures of runs whose objective compares samples, or learns from a teacher.
 
 use std::collections::BTreeMap;
 
@@ -10,15 +10,18 @@ use crate::train::objective::PreferenceMetrics;
 /// The value of a metric; `None` where it does not apply.
 type Value = fn(&PreferenceMetrics) -> Option<f64>;
 
-/// Whether the run compares samples.
+/// Whether the run compares samples, or learns from a teacher.
 pub fn compares(history: &History) -> bool {
     history.steps().any(|step| step.preference != PreferenceMetrics::default())
 }
 
-/// Rewards, margins, log-probabilities and the share of pairs that are ranked right.
+/// Rewards, margins, log-probabilities and the share of pairs that are ranked right; distances from the teacher where there is one.
 pub fn charts(history: &History, last_step: f64) -> Vec<Chart<'static>> {
     if !compares(history) {
         return Vec::new();
+    }
+    if history.steps().any(|step| step.preference.distillation_loss.is_some()) {
+        return lessons(history, last_step);
     }
     let steps = |value: Value| -> Vec<(f64, f64)> {
         history.steps().filter_map(|s| Some((s.step as f64, value(&s.preference)?))).collect()
@@ -53,12 +56,33 @@ pub fn charts(history: &History, last_step: f64) -> Vec<Chart<'static>> {
     charts
 }
 
+/// Divergence from the teacher, cross entropy, and how often both find the same token likeliest.
+fn lessons(history: &History, last_step: f64) -> Vec<Chart<'static>> {
+    let chart = |title, note, name: &str, value: Value| {
+        let steps = history.steps().filter_map(|s| Some((s.step as f64, value(&s.preference)?))).collect();
+        let found = history.evaluations();
+        let found = found.filter_map(|e| Some((e.step as f64, *e.preference.get(name)?))).collect();
+        let series = vec![Series::line("each step", "raw", steps), Series::validation(found)];
+        Chart::of_run(title, note, series, last_step)
+    };
+    let agreement = |m: &PreferenceMetrics| m.teacher_agreement;
+    let agreement =
+        chart("Agreement", "with the teacher's first choice", "eval_teacher_agreement", agreement);
+    vec![
+        chart("Divergence", "from the teacher", "eval_distillation_loss", |m| m.distillation_loss),
+        chart("Cross entropy", "of the samples", "eval_nll_loss", |m| m.nll_loss),
+        Chart { format: percent, ..agreement },
+    ]
+}
+
 /// Writes a value.
 type Text = fn(f64) -> String;
 
 /// A figure for the margin, and one for the pairs: name, value, and the value before.
 pub fn figures(first: Option<&Evaluation>, last: &Evaluation) -> Vec<(&'static str, String, String)> {
-    let known: [(&str, &str, Text); 2] = [
+    let known: [(&str, &str, Text); 4] = [
+        ("Divergence", "eval_distillation_loss", number),
+        ("Teacher's choice", "eval_teacher_agreement", percent),
         ("Reward margin", "eval_rewards/margins", number),
         ("Pairs ranked right", "eval_rewards/accuracies", percent),
     ];

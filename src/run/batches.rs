@@ -42,11 +42,12 @@ impl Batches for Planned<'_> {
     }
 
     fn next<'s>(&'s mut self, index: usize, _: &'s Trainer<'_>) -> NextStep<'s> {
-        Box::pin(std::future::ready(Ok(self.steps.step(self.samples, index))))
+        Box::pin(std::future::ready(self.steps.taught(self.samples, index)))
     }
 
     fn known(&self, index: usize) -> Option<Step> {
-        (index < self.steps()).then(|| self.steps.step(self.samples, index))
+        let next = || self.steps.taught(self.samples, index).ok();
+        (index < self.steps()).then(next).flatten()
     }
 
     fn bound(&self) -> Capacity {

@@ -1,12 +1,15 @@
 //! Steps and validation files of objectives that compare samples.
 
 use std::ops::Range;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
+use super::distill::lessons::Lessons;
 use super::references::References;
 use crate::data::batch::{BatchError, Batching, Compared, Comparison, MicroBatch, Sample, Step, StepPlan};
 use crate::data::compare::mismatched;
+use crate::data::teacher::TeacherRows;
 use crate::recipe::Recipe;
+use crate::train::TrainError;
 use crate::train::objective::{Objective, Preference};
 
 /// The comparison of samples: objective, answers to other prompts, and reference.
@@ -18,6 +21,10 @@ pub struct Comparing {
     pub mismatched: Vec<Sample>,
     /// Log-probabilities under the reference, once they are known.
     pub references: OnceLock<References>,
+    /// Room for the teacher's distributions, for objectives that have a teacher.
+    pub room: Option<Arc<TeacherRows>>,
+    /// The teacher's probabilities, once they are known.
+    pub lessons: OnceLock<Lessons>,
 }
 
 impl Comparing {
@@ -30,15 +37,16 @@ impl Comparing {
             true => mismatched(samples, rows, recipe.data.row()),
             false => Vec::new(),
         };
-        Comparing { objective, mismatched, references: OnceLock::new() }
+        Comparing { objective, mismatched, ..Comparing::default() }
     }
 
     /// Lays samples end to end.
     pub fn pack<'a>(&self, samples: impl IntoIterator<Item = &'a Sample>) -> MicroBatch {
-        match self.objective.preference().is_some_and(Preference::trains_prompts) {
+        let packed = match self.objective.preference().is_some_and(Preference::trains_prompts) {
             true => MicroBatch::pack_with_prompts(samples),
             false => MicroBatch::pack(samples),
-        }
+        };
+        MicroBatch { teacher: self.room.clone(), ..packed }
     }
 
     /// Builds a step from its plan: indices into `samples`, one list per micro-batch.
@@ -49,8 +57,18 @@ impl Comparing {
         let pack = |indices: &Vec<usize>| self.pack(indices.iter().map(|&index| &samples[index]));
         let micro_batches: Vec<MicroBatch> = plan.iter().map(pack).collect();
         let loss_tokens = micro_batches.iter().map(|batch| batch.targets.len()).sum();
-        let comparison = Some(self.comparison(samples, plan, &micro_batches));
+        let comparison = self.objective.preference().map(|_| self.comparison(samples, plan, &micro_batches));
         Step { micro_batches, loss_tokens, comparison }
+    }
+
+    /// Gives the micro-batches of a step what the teacher says, where it is known. The arguments are those of [`Comparing::step`].
+    pub fn teach(&self, step: &mut Step, samples: &[Sample], plan: &[Vec<usize>]) -> Result<(), TrainError> {
+        let Some(lessons) = self.lessons.get() else { return Ok(()) };
+        for (batch, indices) in step.micro_batches.iter_mut().zip(plan) {
+            let rows = lessons.rows(indices.iter().map(|&index| (index, &samples[index])))?;
+            batch.teacher = Some(Arc::new(rows));
+        }
+        Ok(())
     }
 
     /// The prompts of the samples with other answers, packed as the samples are.

@@ -12,6 +12,7 @@ use crate::data::dataset::{self, Dataset, Found, Notice, Options, What, files as
 use crate::data::template::Template;
 use crate::recipe::{self, Recipe};
 use crate::talk::unwritten;
+use crate::train::TrainError;
 
 /// Fewer training samples than this are worth a warning.
 const FEW: usize = 10;
@@ -124,10 +125,13 @@ pub struct ValidationFile {
 }
 
 impl ValidationFile {
-    /// All micro-batches as one step, which compares the samples if the objective does. `validation`: the samples of all files;
+    /// All micro-batches as one step, which compares the samples if the objective does, and has what the teacher says, where it is known. `validation`: the samples of all files;
     /// `first`: the first one of this file.
-    pub fn step(&self, validation: &[Sample], first: usize) -> Step {
-        self.comparing.step(&validation[first..first + self.count], &self.plan)
+    pub fn step(&self, validation: &[Sample], first: usize) -> Result<Step, TrainError> {
+        let own = &validation[first..first + self.count];
+        let mut step = self.comparing.step(own, &self.plan);
+        self.comparing.teach(&mut step, own, &self.plan)?;
+        Ok(step)
     }
 
     /// Grows `capacity` to fit the micro-batches.

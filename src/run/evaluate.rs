@@ -64,13 +64,13 @@ impl Run<'_> {
         let mut compared = Compared::default();
         for file in &self.prepared.validation {
             let mut of_file = LossTotals::default();
-            let step = file.step(&self.prepared.data.validation, first);
+            let step = file.step(&self.prepared.data.validation, first).map_err(DriveError::from)?;
             first += file.count;
             let comparison = step.comparison.unwrap_or_default();
             let kl = self.trainer.moved(&comparison).await.map_err(DriveError::from)?;
             let (mut tally, mut scores) = (Tally::new(kl), Vec::new());
             // The processes score one batch each at a time; the sums are in the order of the batches.
-            for round in file.batches.chunks(ranks.size()) {
+            for round in step.micro_batches.chunks(ranks.size()) {
                 host.on_event(self, RunEvent::Progress { phase: Phase::Validation, done, of })?;
                 if ranks.largest(host.is_stopping().into()).map_err(DriveError::from)? > 0 {
                     return Ok(None);

@@ -72,6 +72,9 @@ pub async fn finetune(
     recipe: &Recipe,
     progress: impl FnMut(Progress),
 ) -> Result<Adapter, FinetuneError> {
+    if recipe.distill.is_some() {
+        return Err(super::distill::teacher::unsupported().into());
+    }
     let recipe = &steps_only(recipe);
     let prepared = PreparedRun::plan(recipe, base, in_memory(samples))?;
     let initial = super::initial_adapter(recipe, &base.base)?.adapter;

@@ -25,6 +25,9 @@ pub struct Identity {
     /// Digest of the adapter that training started from, if the objective compares with it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub initial: Option<String>,
+    /// Digest of the teacher's weights, if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub teacher: Option<String>,
 }
 
 impl Identity {
@@ -37,6 +40,7 @@ impl Identity {
             train: samples(train, weights),
             validation: samples(validation, &[]),
             initial: None,
+            teacher: None,
         }
     }
 
@@ -52,9 +56,12 @@ impl Identity {
         let initial = self.initial.as_ref().zip(earlier.initial.as_ref());
         let initial =
             initial.map(|(is, was)| ("the adapter of lora.init_from, which is the reference,", was, is));
+        let teacher = self.teacher.as_ref().zip(earlier.teacher.as_ref());
+        let teacher = teacher.map(|(is, was)| ("the teacher (distill.teacher)", was, is));
         let pairs = pairs
             .into_iter()
             .chain(initial)
+            .chain(teacher)
             .chain(contents.map(|(is, was)| ("the base's contents", was, is)));
         let changed = pairs.filter(|(_, was, is)| was != is);
         changed

@@ -9,6 +9,7 @@ pub mod checkpoint;
 mod compare;
 mod compared;
 mod data;
+pub mod distill;
 pub mod draft;
 mod drive;
 mod effects;

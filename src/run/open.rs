@@ -62,6 +62,9 @@ impl OpenBase {
                 ));
             }
         }
+        if cfg!(target_arch = "wasm32") && recipe.distill.is_some() {
+            return Err(super::distill::teacher::unsupported());
+        }
         let context = self.base.config().context_length;
         if let Some(row) = recipe.data.max_seq_len.filter(|row| *row > context) {
             return Err(RunError::Conflict(format!(

@@ -34,8 +34,11 @@ pub struct PreparedRun {
 impl PreparedRun {
     /// Plans every step of `recipe` over `data`.
     pub fn plan(recipe: &Recipe, base: &OpenBase, mut data: Data) -> Result<PreparedRun, RunError> {
-        let steps = Steps::plan_weighted(recipe, &data.train, &data.weights)?;
-        let validation = data.validation_files(recipe)?;
+        let mut steps = Steps::plan_weighted(recipe, &data.train, &data.weights)?;
+        let mut validation = data.validation_files(recipe)?;
+        let room = super::distill::room::room(recipe, base.base.config().vocab);
+        validation.iter_mut().for_each(|file| file.comparing.room = room.clone());
+        steps.comparing.room = room;
         if recipe.eval.early_stopping_patience > 0 && data.validation.is_empty() {
             return Err(RunError::Conflict(
                 "eval.early_stopping_patience needs validation samples: set data.valid or data.val_size, or remove it"

@@ -64,7 +64,7 @@ impl RangeTest {
         let before = trainer.snapshot().await?;
         let mut losses = Vec::new();
         for index in 0..STEPS.min(steps.plans.len()) {
-            let step = steps.step(samples, index);
+            let step = steps.taught(samples, index)?;
             losses.push(trainer.loss_of(&step).await?);
         }
         let result = RangeTest::rise(trainer, steps, samples, optimizer, &losses, &mut progress).await;
@@ -85,7 +85,7 @@ impl RangeTest {
         for number in 0..STEPS {
             let index = number % losses.len();
             let learning_rate = rate(number, optimizer.adam.is_some());
-            let step = steps.step(samples, index);
+            let step = steps.taught(samples, index)?;
             match trainer.step(&step, number as u64 + 1, optimizer, learning_rate).await {
                 Ok(report) if report.loss.is_finite() => test.add(learning_rate, report.loss / losses[index]),
                 Ok(_) | Err(TrainError::NotFinite { .. }) => {

@@ -32,7 +32,7 @@ impl PreparedRun {
     }
 
     /// Whether a step uses each training sample.
-    fn used(&self) -> Vec<bool> {
+    pub(super) fn used(&self) -> Vec<bool> {
         let mut used = vec![false; self.data.train.len()];
         self.steps.plans.iter().flatten().flatten().for_each(|&index| used[index] = true);
         used

@@ -6,8 +6,8 @@ use crate::data::batch::Batching;
 use crate::data::compare::Supervision;
 use crate::model::plan::{Offload, Recompute, Share};
 use crate::ops::adamw::AdamW;
-use crate::recipe::{LossType, ObjectiveKeys, ObjectiveName, Recipe, Switch};
-use crate::train::objective::{Objective, Preference, PreferenceLoss};
+use crate::recipe::{self, DivergenceName, LossType, ObjectiveKeys, ObjectiveName, Recipe, Switch};
+use crate::train::objective::{Distill, Divergence, Objective, Preference, PreferenceLoss};
 use crate::train::schedule::Schedule;
 use crate::train::{Dropout, Optimizer, OptimizerKind};
 use crate::words;
@@ -60,7 +60,24 @@ pub fn offload(recipe: &Recipe) -> Offload {
 
 /// The recipe's objective.
 pub fn objective(recipe: &Recipe) -> Objective {
-    objective_of(&recipe.train.objective)
+    match &recipe.distill {
+        Some(keys) => Objective::Distill(distill(keys)),
+        None => objective_of(&recipe.train.objective),
+    }
+}
+
+/// The loss that `[distill]` sets.
+fn distill(keys: &recipe::Distill) -> Distill {
+    let divergence = match (keys.divergence, keys.beta.unwrap_or(0.5)) {
+        (DivergenceName::ForwardKl, _) => Divergence::ForwardKl,
+        (DivergenceName::ReverseKl, _) => Divergence::ReverseKl,
+        // As in TRL.
+        (DivergenceName::Jsd, 0.0) => Divergence::ForwardKl,
+        (DivergenceName::Jsd, 1.0) => Divergence::ReverseKl,
+        (DivergenceName::Jsd, beta) => Divergence::Jsd { beta },
+    };
+    let recipe::Distill { temperature, weight, sft_weight, .. } = *keys;
+    Distill { divergence, temperature, weight, sft_weight }
 }
 
 /// The objective that `keys` set.
@@ -68,6 +85,16 @@ pub fn objective_of(keys: &ObjectiveKeys) -> Objective {
     let weights = [keys.desirable_weight.unwrap_or(1.0), keys.undesirable_weight.unwrap_or(1.0)];
     let loss = match (keys.name, keys.loss_type) {
         (ObjectiveName::Sft, _) => return Objective::CrossEntropy,
+        // Its settings are in a section of its own.
+        (ObjectiveName::Distill, _) => {
+            let divergence = Divergence::ForwardKl;
+            return Objective::Distill(Distill {
+                divergence,
+                temperature: 1.0,
+                weight: 1.0,
+                sft_weight: 0.0,
+            });
+        }
         (ObjectiveName::Dpo, Some(LossType::Ipo)) => PreferenceLoss::Ipo,
         (ObjectiveName::Dpo, Some(LossType::ApoZero)) => PreferenceLoss::ApoZero,
         (ObjectiveName::Dpo, _) => {

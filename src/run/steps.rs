@@ -6,6 +6,7 @@ use super::settings::batching;
 use crate::data::batch::{Sample, Step, StepPlan, draw};
 use crate::data::compare::units;
 use crate::recipe::Recipe;
+use crate::train::TrainError;
 use crate::train::schedule::Schedule;
 use crate::words;
 
@@ -65,6 +66,13 @@ impl Steps {
     /// Builds step `index`, from 0.
     pub fn step(&self, samples: &[Sample], index: usize) -> Step {
         self.comparing.step(samples, &self.plans[index])
+    }
+
+    /// Builds step `index`, from 0, with what the teacher says, where it is known.
+    pub fn taught(&self, samples: &[Sample], index: usize) -> Result<Step, TrainError> {
+        let mut step = self.step(samples, index);
+        self.comparing.teach(&mut step, samples, &self.plans[index])?;
+        Ok(step)
     }
 
     /// Tokens that pass through the model in step `index`, from 0.

@@ -118,10 +118,26 @@ impl Trainer<'_> {
         }
     }
 
+    /// The objective of the step whose gradients were accumulated last.
+    pub(super) async fn loss(&self, step: &Step) -> Result<(f64, PreferenceMetrics), GpuError> {
+        let losses = self.gpu.read::<f32>(&self.losses, step.loss_tokens).await?;
+        if let Some(preference) = self.objective.preference() {
+            return Ok(self.judge(step, preference, &losses));
+        }
+        if let Some(distill) = self.objective.distill() {
+            let totals = self.read_totals(step.loss_tokens).await?;
+            return Ok((distill.loss(totals.divergence(), totals.loss()), totals.lesson()));
+        }
+        let mean = losses.iter().map(|&l| f64::from(l)).sum::<f64>() / step.loss_tokens as f64;
+        Ok((mean, PreferenceMetrics::default()))
+    }
+
     /// The objective's value for `step`, without dropout.
     pub async fn loss_of(&self, step: &Step) -> Result<f64, TrainError> {
         let (Some(preference), Some(comparison)) = (self.objective.preference(), &step.comparison) else {
-            return Ok(self.evaluate(&step.micro_batches, |_| ()).await?.loss());
+            let totals = self.evaluate(&step.micro_batches, |_| ()).await?;
+            let distill = self.objective.distill();
+            return Ok(distill.map_or(totals.loss(), |d| d.loss(totals.divergence(), totals.loss())));
         };
         let mut tally = Tally::new(self.moved(comparison).await?);
         let (scores, _) = self.score(&step.micro_batches, |_| ()).await?;

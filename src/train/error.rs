@@ -75,6 +75,9 @@ pub enum TrainError {
          steps than its warm-up"
     )]
     Unmoved,
+    /// The teacher's log-probabilities cannot be computed, written or read.
+    #[error("{0}")]
+    Teacher(String),
     /// A step without loss tokens.
     #[error("step {step} has no loss tokens; remove the samples without labels")]
     NoLoss {

@@ -1,5 +1,6 @@
 //! Forward passes without an update: evaluation, a trial pass, logits; and the experts that passes chose.
 
+use super::objective::PreferenceMetrics;
 use super::{TrainError, Trainer};
 use crate::data::batch::{MicroBatch, Step};
 use crate::gpu::{GpuError, Recorder};
@@ -17,6 +18,10 @@ pub struct LossTotals {
     pub right: usize,
     /// Loss tokens whose hidden state or logits are not finite. Above 0, the loss is meaningless.
     pub not_finite: usize,
+    /// Sum of the divergences of all loss tokens from the teacher; 0 without a teacher.
+    pub divergence_sum: f64,
+    /// Loss tokens at whose place the model and its teacher find the same token the likeliest.
+    pub agreeing: usize,
 }
 
 impl std::ops::AddAssign for LossTotals {
@@ -25,6 +30,8 @@ impl std::ops::AddAssign for LossTotals {
         self.tokens += other.tokens;
         self.right += other.right;
         self.not_finite += other.not_finite;
+        self.divergence_sum += other.divergence_sum;
+        self.agreeing += other.agreeing;
     }
 }
 
@@ -35,12 +42,13 @@ impl LossTotals {
     }
 
     /// Length of [`LossTotals::to_bytes`].
-    pub(crate) const BYTES: usize = 32;
+    pub(crate) const BYTES: usize = 48;
 
     /// For another process.
     pub(crate) fn to_bytes(self) -> Vec<u8> {
-        let counts = [self.tokens, self.right, self.not_finite].map(|count| count as u64);
-        let words = [self.loss_sum.to_bits()].into_iter().chain(counts);
+        let counts = [self.tokens, self.right, self.not_finite, self.agreeing].map(|count| count as u64);
+        let sums = [self.loss_sum, self.divergence_sum].map(f64::to_bits);
+        let words = sums.into_iter().chain(counts);
         words.flat_map(u64::to_le_bytes).collect()
     }
 
@@ -50,9 +58,26 @@ impl LossTotals {
         let word = |index: usize| u64::from_le_bytes(words[index]);
         LossTotals {
             loss_sum: f64::from_bits(word(0)),
-            tokens: word(1) as usize,
-            right: word(2) as usize,
-            not_finite: word(3) as usize,
+            divergence_sum: f64::from_bits(word(1)),
+            tokens: word(2) as usize,
+            right: word(3) as usize,
+            not_finite: word(4) as usize,
+            agreeing: word(5) as usize,
+        }
+    }
+
+    /// Mean divergence from the teacher per token.
+    pub fn divergence(&self) -> f64 {
+        self.divergence_sum / self.tokens as f64
+    }
+
+    /// Measurements of training with a teacher, besides the loss.
+    pub fn lesson(&self) -> PreferenceMetrics {
+        PreferenceMetrics {
+            distillation_loss: Some(self.divergence()),
+            nll_loss: Some(self.loss()),
+            teacher_agreement: Some(self.agreeing as f64 / self.tokens as f64),
+            ..PreferenceMetrics::default()
         }
     }
 
@@ -112,11 +137,18 @@ impl Trainer<'_> {
     }
 
     /// Reads back the first `rows` losses and their status.
-    async fn read_totals(&self, rows: usize) -> Result<LossTotals, GpuError> {
+    pub(super) async fn read_totals(&self, rows: usize) -> Result<LossTotals, GpuError> {
         let losses = self.gpu.read::<f32>(&self.losses, rows).await?;
         let status = self.gpu.read::<u32>(&self.row_status, rows).await?;
         let count = |which: u32| status.iter().filter(|&&found| found == which).count();
+        let results = match self.objective.distill() {
+            Some(_) => self.gpu.read::<f32>(&self.lessons, 2 * rows).await?,
+            None => Vec::new(),
+        };
+        let (results, _) = results.as_chunks::<2>();
         Ok(LossTotals {
+            divergence_sum: results.iter().map(|&[divergence, _]| f64::from(divergence)).sum(),
+            agreeing: results.iter().filter(|&&[_, agrees]| agrees > 0.5).count(),
             loss_sum: losses.iter().map(|&l| f64::from(l)).sum(),
             tokens: rows,
             right: count(row_status::RIGHT),
@@ -126,7 +158,8 @@ impl Trainer<'_> {
 
     /// Buffers into which a micro-batch writes its losses, from row `offset` of the step on.
     pub(super) fn losses(&self, offset: usize) -> Losses<'_> {
-        Losses { buffer: &self.losses, verdicts: &self.row_status, offset }
+        let distill = self.objective.distill().map(|distill| (distill, &self.lessons));
+        Losses { buffer: &self.losses, verdicts: &self.row_status, offset, distill }
     }
 
     /// Distribution of the last micro-batch's tokens over the experts; `None` for dense models.

@@ -12,6 +12,7 @@ mod results;
 pub mod schedule;
 mod settings;
 mod shares;
+mod teach;
 pub mod trainer;
 pub mod watch;
 
@@ -21,4 +22,5 @@ pub use evaluate::LossTotals;
 pub use exchange::{Exchange, Times};
 pub use results::{Snapshot, StepReport};
 pub use settings::{Dropout, Optimizer, OptimizerKind};
+pub use teach::TaughtToken;
 pub use trainer::Trainer;

@@ -65,18 +65,28 @@ impl Trainer<'_> {
             let found = self.gpu.read_at::<u32>(buffer, 4 * rows.start as u64, rows.len()).await?;
             bytes.extend(found.into_iter().flat_map(u32::to_le_bytes));
         }
-        let [mut losses, mut verdicts] = [Vec::new(), Vec::new()];
+        if self.objective.distill().is_some() {
+            let own = self.gpu.read_at::<u32>(&self.lessons, 8 * rows.start as u64, 2 * rows.len()).await?;
+            bytes.extend(own.into_iter().flat_map(u32::to_le_bytes));
+        }
+        let [mut losses, mut verdicts, mut lessons] = [Vec::new(), Vec::new(), Vec::new()];
         for (rank, bytes) in exchange.ranks.gather(&bytes)?.iter().enumerate() {
             let (words, _) = bytes.as_chunks::<4>();
             let (seconds, rows) = words.split_at(2);
             let seconds: [u8; 8] = seconds.as_flattened().try_into().expect("two words");
             exchange.times.computes[rank] += f64::from_le_bytes(seconds);
-            let (own_losses, own_verdicts) = rows.split_at(rows.len() / 2);
+            let each = if self.objective.distill().is_some() { 4 } else { 2 };
+            let (own_losses, rest) = rows.split_at(rows.len() / each);
+            let (own_verdicts, own_lessons) = rest.split_at(rows.len() / each);
+            lessons.extend(own_lessons.iter().map(|word| u32::from_le_bytes(*word)));
             losses.extend(own_losses.iter().map(|word| u32::from_le_bytes(*word)));
             verdicts.extend(own_verdicts.iter().map(|word| u32::from_le_bytes(*word)));
         }
         self.gpu.write(&self.losses, &losses);
         self.gpu.write(&self.row_status, &verdicts);
+        if !lessons.is_empty() {
+            self.gpu.write(&self.lessons, &lessons);
+        }
         Ok(())
     }
 }

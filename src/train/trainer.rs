@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::exchange::{Exchange, Times};
-use super::objective::{Objective, PreferenceMetrics, mean_coefficients};
+use super::objective::{Objective, mean_coefficients};
 use super::ranks::Ranks;
 use super::results::{Snapshot, StepReport};
 use super::{Capacity, Dropout, Optimizer, TrainError};
@@ -32,6 +32,8 @@ pub struct Trainer<'a> {
     pub(super) losses: wgpu::Buffer,
     pub(super) row_status: wgpu::Buffer,
     pub(super) coefficients: wgpu::Buffer,
+    /// Divergence from the teacher, and whether it agrees: two values per loss token.
+    pub(super) lessons: wgpu::Buffer,
     pub(super) objective: Objective,
     /// KTO's estimate for the current step.
     pub(super) kl: Mutex<Option<f64>>,
@@ -80,6 +82,7 @@ impl<'a> Trainer<'a> {
             losses: gpu.buffer("losses", per_row)?,
             row_status: gpu.buffer("row status", per_row)?,
             coefficients: gpu.buffer("coefficients", per_row)?,
+            lessons: gpu.buffer("lessons", 2 * per_row)?,
             objective: Objective::CrossEntropy,
             kl: Mutex::new(None),
             bind_groups: Mutex::default(),
@@ -161,7 +164,9 @@ impl<'a> Trainer<'a> {
         }
         self.assert_fits(&step.micro_batches);
         match &self.objective {
-            Objective::CrossEntropy => self.accumulate_mean(step, number, micro_batches).await,
+            Objective::CrossEntropy | Objective::Distill(_) => {
+                self.accumulate_mean(step, number, micro_batches).await
+            }
             Objective::Preference(preference) => {
                 self.accumulate_comparison(step, number, preference, micro_batches).await
             }
@@ -305,16 +310,6 @@ impl<'a> Trainer<'a> {
         let taken = Taken { adam, weight_decay, learning_rate, update };
         self.adapter.update(rec, (&self.row_status, loss_tokens), optimizer.max_grad_norm, &taken);
         update
-    }
-
-    /// The objective of the step whose gradients were accumulated last.
-    async fn loss(&self, step: &Step) -> Result<(f64, PreferenceMetrics), GpuError> {
-        let losses = self.gpu.read::<f32>(&self.losses, step.loss_tokens).await?;
-        if let Some(preference) = self.objective.preference() {
-            return Ok(self.judge(step, preference, &losses));
-        }
-        let mean = losses.iter().map(|&l| f64::from(l)).sum::<f64>() / step.loss_tokens as f64;
-        Ok((mean, PreferenceMetrics::default()))
     }
 
     /// Uploads `batch`, unless it is on the device already.

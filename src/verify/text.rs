@@ -127,6 +127,7 @@ impl HeldOut {
             loss_tokens: most(|b| b.loss_rows.len()),
             step_loss_tokens: 1,
             reply: 0,
+            teacher: 0,
         }
     }
 }

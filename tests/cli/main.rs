@@ -7,6 +7,7 @@ mod bench;
 mod check;
 mod completions;
 mod describe;
+mod distill;
 mod exports;
 mod families;
 mod faults;
@@ -69,6 +70,7 @@ const TESTS: &[Test] = &[
     (Needs::Nothing, "a model that Ollama does not have is refused", refusals::ollama),
     (Needs::Nothing, "an adapter that does not fit is refused", refusals::adapters),
     (Needs::Nothing, "an output path that cannot be written is refused", refusals::places),
+    (Needs::Nothing, "a teacher that cannot be one is refused", distill::refusals),
     (Needs::Nothing, "metrics that do not suit the samples are refused", metrics::refusals),
     (Needs::Nothing, "evaluation without validation data is refused", refusals::no_validation),
     (Needs::Nothing, "bench options with mistakes are refused", bench::bench_numbers),
@@ -135,6 +137,7 @@ const TESTS: &[Test] = &[
     (Needs::Device, "the report is one page that needs no network", watched::report),
     (Needs::Device, "a closed stdout does not stop check", check::closed_pipe),
     (Needs::Device, "a run that is killed and resumed gives the same bytes", resume::killed),
+    (Needs::Device, "a student learns from a teacher, killed and resumed", distill::distill),
     (
         Needs::Device,
         "a run that compares answers, killed and resumed, gives the same bytes",

@@ -41,7 +41,9 @@ fn capitalized(text: &str) -> String {
 fn sections(recipe: &str) -> Vec<(String, Vec<Key>)> {
     let mut sections: Vec<(String, Vec<Key>)> = Vec::new();
     for line in recipe.lines() {
-        if let Some(name) = line.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
+        // A section may be commented out as a whole.
+        let header = line.strip_prefix("# ").unwrap_or(line);
+        if let Some(name) = header.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
             sections.push((name.into(), Vec::new()));
             continue;
         }

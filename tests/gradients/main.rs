@@ -4,6 +4,7 @@
 //! derivative, rounding ε·|f|/h = 1e-11·|f|); 1e-6 leaves a margin and is far below any missing term.
 
 mod delta;
+mod distill;
 #[path = "../common/golden.rs"]
 mod golden;
 mod model;

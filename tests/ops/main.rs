@@ -11,6 +11,7 @@ mod cross_entropy;
 mod cuda;
 mod decoding;
 mod delta;
+mod distill;
 mod elementwise;
 mod embedding;
 mod experts;
@@ -80,7 +81,7 @@ const ALL: &[GgmlType] = &GgmlType::SUPPORTED;
 const COMMON: &[GgmlType] = &[GgmlType::F32, F16, Q5_0, Q8_0, Q4_K, Q6_K];
 const OTHERS: &[GgmlType] = &[BF16, Q4_0, Q4_1, Q5_1, Q2_K, Q3_K, Q5_K, IQ4_NL, IQ4_XS, MXFP4];
 
-const CASES: [Case; 127] = [
+const CASES: [Case; 129] = [
     case("adamw", "ten steps of adamw and sgd, with clipping", F32, adamw::ten_steps),
     case("adamw", "gradients that are not finite", F32, adamw::non_finite),
     case("argmax", "the likeliest token", F32, decoding::likeliest),
@@ -117,6 +118,8 @@ const CASES: [Case; 127] = [
     case("delta", "backward of the norm and the gates", F32, gates::normed),
     case("delta", "in passes that continue each other", F32, delta::carried),
     case("delta", "decays and rates of extreme size", F32, delta::extreme_gates),
+    case("distill", "losses and gradients, both ways", F32, distill::both_ways),
+    case("distill", "sums of the teacher", F32, distill::of_teacher),
     case("dropout", "masks", F32, elementwise::dropout_masks),
     case("dropout", "masks of the inputs of experts' adapters", F32, experts::dropout::masks),
     case("embedding", "decoders are exact", F32, embedding::decodes_exactly),

@@ -136,6 +136,7 @@ fn checkpoints_survive_every_fault() {
             train: digest("d"),
             validation: digest("v"),
             initial: None,
+            teacher: None,
         },
         adapter: adapter(&base, step as u64),
         first: adapter(&base, 20).pairs,

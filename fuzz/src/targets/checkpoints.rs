@@ -52,6 +52,7 @@ fn checkpoint() -> Checkpoint {
             train: text("d"),
             validation: text("v"),
             initial: None,
+            teacher: None,
         },
         adapter: adapter(1),
         first: adapter(2).pairs,

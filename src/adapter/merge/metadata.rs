@@ -8,13 +8,14 @@ use crate::base::{GgmlType, Gguf};
 /// Metadata key that describes the merge.
 const KEY: &str = "rullama_train.merged";
 
-/// The metadata of the base, with a description of the merge and an updated file type.
-pub(super) fn metadata(gguf: &Gguf, entries: &[Entry], adapter: &Adapter) -> Vec<(String, Value)> {
+/// The metadata of the base with an updated file type, and with a description of the merge where there is an adapter.
+pub(super) fn metadata(gguf: &Gguf, entries: &[Entry], adapter: Option<&Adapter>) -> Vec<(String, Value)> {
     let mut metadata: Vec<(String, Value)> = gguf.metadata().to_vec();
-    metadata.retain(|(key, _)| key != KEY);
-    let rank = adapter.rank;
-    let matrices = adapter.pairs.len();
-    metadata.push((KEY.into(), Value::String(format!("LoRA of rank {rank} into {matrices} matrices"))));
+    if let Some(Adapter { rank, pairs, .. }) = adapter {
+        metadata.retain(|(key, _)| key != KEY);
+        let matrices = pairs.len();
+        metadata.push((KEY.into(), Value::String(format!("LoRA of rank {rank} into {matrices} matrices"))));
+    }
     let before = most(gguf.tensors().iter().map(|t| (t.ty, &t.shape)));
     let after = most(entries.iter().map(|t| (t.ty, &t.shape)));
     if let Some((_, value)) = metadata.iter_mut().find(|(key, _)| key == "general.file_type")

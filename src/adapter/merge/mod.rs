@@ -11,9 +11,9 @@ use std::io;
 use std::path::Path;
 
 use super::Error;
-use super::lora::Adapter;
+use super::lora::{self, Adapter};
 use crate::base::gguf::writer::{self, Entry};
-use crate::base::{Base, GgmlType, TensorInfo};
+use crate::base::{Base, GgmlType, Module, TensorInfo};
 use crate::files;
 use metadata::metadata;
 use parts::{Part, locate};
@@ -57,6 +57,32 @@ pub fn write(
     base: &Base,
     adapter: &Adapter,
     ty: MergeType,
+    progress: impl FnMut(&str),
+) -> Result<Vec<MergedTensor>, Error> {
+    convert(path, base, adapter, ty, true, progress)
+}
+
+/// Writes `base` to `path` with the matrices of its layers in the format `ty`, as [`write`] does. Embedding, output projection and all
+/// else are those of the base.
+pub fn quantize(
+    path: &Path,
+    base: &Base,
+    ty: MergeType,
+    progress: impl FnMut(&str),
+) -> Result<Vec<MergedTensor>, Error> {
+    let modules = [Module::ALL_LINEAR, &[Module::FfnGateUpExps, Module::FfnDownExps]].concat();
+    // A fresh adapter changes nothing: its B is zero.
+    let none = Adapter::init(&lora::slots(base.config(), &modules), 1, 1.0, false, 0);
+    convert(path, base, &none, ty, false, progress)
+}
+
+/// `merges`: whether the adapter has to change something, and the file tells that it did.
+fn convert(
+    path: &Path,
+    base: &Base,
+    adapter: &Adapter,
+    ty: MergeType,
+    merges: bool,
     mut progress: impl FnMut(&str),
 ) -> Result<Vec<MergedTensor>, Error> {
     let gguf = base.gguf();
@@ -69,7 +95,7 @@ pub fn write(
     };
     let entry = |t: &TensorInfo| Entry { name: t.name.clone(), shape: t.shape.clone(), ty: format(t) };
     let entries: Vec<Entry> = gguf.tensors().iter().map(entry).collect();
-    let metadata = metadata(gguf, &entries, adapter);
+    let metadata = metadata(gguf, &entries, merges.then_some(adapter));
 
     let mut merged = Vec::new();
     let mut refused = None;
@@ -95,7 +121,7 @@ pub fn write(
             gguf.release(tensor.range.clone());
             Ok(())
         })?;
-        if merged.iter().any(|t: &MergedTensor| t.changed) {
+        if !merges || merged.iter().any(|t: &MergedTensor| t.changed) {
             return Ok(());
         }
         let problem = if merged.iter().all(|t| t.change == 0.0) {

@@ -67,8 +67,8 @@ pub struct BenchArgs {
     /// Percentage of the tokens that are loss tokens.
     #[arg(long, value_name = "PERCENT", default_value_t = 100, value_parser = clap::value_parser!(u8).range(1..=100))]
     loss_share: u8,
-    /// Objective, like train.objective in a recipe: sft, dpo, kto, orpo or simpo. Neighbouring sequences are pairs, or are rated
-    /// good and bad.
+    /// Objective, like train.objective in a recipe: sft, dpo, kto, orpo, simpo or distill. Neighbouring sequences are pairs, or are rated
+    /// good and bad; the teacher of distill is even.
     #[arg(long, value_name = "NAME", default_value = "sft", value_parser = objective, conflicts_with_all = ["decode", "sweep", "plan"])]
     objective: ObjectiveName,
     /// Recompute the activations of every layer in the backward pass.

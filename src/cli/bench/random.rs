@@ -1,5 +1,7 @@
 //! Random input: bases without a download, tokens and adapters.
 
+use std::sync::Arc;
+
 use anyhow::{Result, bail};
 use pollster::block_on;
 use rand::{RngExt, SeedableRng};
@@ -9,8 +11,9 @@ use rullama_train::base::config::Config;
 use rullama_train::base::{Base, Module};
 use rullama_train::data::batch::{Compared, Comparison, IGNORE, Sample, Step};
 use rullama_train::data::compare::Side;
+use rullama_train::data::teacher::TeacherRows;
 use rullama_train::families::Shape;
-use rullama_train::run;
+use rullama_train::run::{self, distill};
 use rullama_train::train::objective::{Objective, Preference};
 
 use super::BenchArgs;
@@ -26,6 +29,9 @@ pub fn open_base(name: &str) -> Result<Base> {
     })
 }
 
+/// Tokens of the teacher per loss token, as recipes have unless they set another number.
+const TAUGHT: usize = 64;
+
 /// An adapter as training initialises it, with alpha twice the rank.
 pub fn adapter(config: &Config, modules: &[Module], rank: usize) -> Adapter {
     Adapter::init(&slots(config, modules), rank, 2.0 * rank as f64, false, 0)
@@ -34,8 +40,14 @@ pub fn adapter(config: &Config, modules: &[Module], rank: usize) -> Adapter {
 /// A step of `micro_batches` micro-batches of random tokens. The last tokens of each sequence of `sequence` are loss tokens.
 pub fn step(args: &BenchArgs, sequence: usize, micro_batches: usize, vocab: usize) -> Result<Step> {
     let mut step = batches(args.batch, sequence, args.loss_share, micro_batches, vocab)?;
-    if let Objective::Preference(preference) = run::objective_of(&args.objective()) {
-        step.comparison = Some(comparison(&step, &preference));
+    match run::objective_of(&args.objective()) {
+        Objective::CrossEntropy => {}
+        Objective::Preference(preference) => step.comparison = Some(comparison(&step, &preference)),
+        Objective::Distill(_) => {
+            let (top, whole) = distill::room::kept(TAUGHT, vocab, vocab);
+            let teacher = Arc::new(TeacherRows::unknown(top, whole));
+            step.micro_batches.iter_mut().for_each(|batch| batch.teacher = Some(teacher.clone()));
+        }
     }
     Ok(step)
 }

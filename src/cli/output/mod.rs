@@ -3,6 +3,7 @@
 mod adapter;
 mod device;
 mod kept;
+pub mod lessons;
 pub mod next;
 mod preference;
 pub mod progress;

@@ -2,9 +2,12 @@
 
 use std::collections::BTreeMap;
 
-/// The reward margin and the share of pairs that the model ranks as the data does, from metrics under TRL's names:
+/// The distance from the teacher, if there is one; else the reward margin and the share of pairs that the model ranks as the data does, from metrics under TRL's names:
 /// `reward margin 0.512, 87.5 % of pairs ranked right`.
 pub fn preference(metrics: &BTreeMap<String, f64>) -> String {
+    if let Some(distance) = super::lessons::distance(metrics) {
+        return distance;
+    }
     let of = |name: &str| metrics.get(&format!("eval_{name}")).copied();
     let margin = of("rewards/margins").map(|margin| format!("reward margin {margin:.3}"));
     // Before the first update both answers have the same reward, 0: no pair is ranked at all.

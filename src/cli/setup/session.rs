@@ -12,9 +12,11 @@ use rullama_train::gpu::{Gpu, GpuError, KernelSetting};
 use rullama_train::model::plan::Share;
 use rullama_train::model::{Model, Plan};
 use rullama_train::recipe::{Recipe, Switch};
-use rullama_train::run::{self, Batches, OpenBase, PreparedRun, Ready, wording};
-use rullama_train::train::Trainer;
+use rullama_train::run::distill::pass;
+use rullama_train::run::distill::teacher::Teacher;
+use rullama_train::run::{self, Batches, Identity, OpenBase, PreparedRun, Ready, wording};
 use rullama_train::train::ranks::Ranks;
+use rullama_train::train::{TrainError, Trainer};
 
 use super::device::Device;
 use super::timings::Timings;
@@ -32,6 +34,8 @@ pub struct Session {
     pub recipe: Recipe,
     pub frozen: OpenBase,
     pub prepared: PreparedRun,
+    /// The second model that the base learns from.
+    pub teacher: Option<Teacher>,
 }
 
 /// The result of running the longest batch.
@@ -57,7 +61,8 @@ impl Session {
         let spinner = output::spinner("reading the data");
         let Ready { recipe, prepared, initial } = Ready::read(recipe, &frozen)?;
         spinner.finish_and_clear();
-        Ok((Session { recipe, frozen, prepared }, initial))
+        let teacher = Teacher::open(&recipe, &frozen.base)?;
+        Ok((Session { recipe, frozen, prepared, teacher }, initial))
     }
 
     /// Runs [`Session::start`] and [`Session::device`] in parallel.
@@ -117,6 +122,29 @@ impl Session {
             output::bytes(planned),
             output::bytes(memory)
         )))
+    }
+
+    /// Lets the teacher, if there is one, read all samples of the run, and keeps what it says in memory. Before [`Session::model`], so that one
+    /// model is loaded at a time.
+    pub fn learn_in_memory(&self, recipe: &Recipe, gpu: &Gpu) -> Result<()> {
+        let Some(teacher) = &self.teacher else { return Ok(()) };
+        let job = self.prepared.lessons(recipe, &self.frozen, teacher);
+        let bar = output::Progress::new("teacher", job.header.rows);
+        let progress = |done: usize, _| -> Result<bool, TrainError> {
+            bar.set_position(done);
+            Ok(true)
+        };
+        let rows = pollster::block_on(pass::in_memory(gpu, recipe, &job, progress))?;
+        bar.finish_and_clear();
+        rows.iter().for_each(|rows| self.prepared.learn(rows));
+        Ok(())
+    }
+
+    /// The run's identity.
+    pub fn identity(&self, initial: &Adapter) -> Identity {
+        let identity = self.prepared.identity(&self.frozen, initial);
+        let teacher = self.teacher.as_ref().map(|teacher| teacher.base.fingerprint().weights);
+        Identity { teacher, ..identity }
     }
 
     /// Uploads the base. Experts that do not fit stay in host memory.

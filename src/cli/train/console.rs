@@ -197,6 +197,9 @@ impl Console {
         // The bar shows what matters first: a narrow terminal cuts the end off.
         let compares = step.preference != PreferenceMetrics::default();
         let right = match compares {
+            true if step.preference.distillation_loss.is_some() => {
+                format!("divergence {}", number(step.preference.distillation_loss, 4))
+            }
             true => format!("margin {}", number(step.preference.rewards_margins, 2)),
             false => format!("{} % right", number(step.accuracy.map(|a| 100.0 * a), 0)),
         };

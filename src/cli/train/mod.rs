@@ -10,6 +10,7 @@ mod resume;
 pub mod run_file;
 mod stop;
 mod summary;
+mod teacher;
 mod terminal;
 mod worker_rank;
 
@@ -44,6 +45,8 @@ use console::{Console, OutputMode};
 use hook::Hook;
 use lock::Lock;
 use resume::{Found, Start};
+use stop::Stop;
+use teacher::Asking;
 use terminal::Terminal;
 use worker_rank::Follower;
 
@@ -103,7 +106,7 @@ fn open(
     let (session, gpu) = Session::start_as(recipe, ranks);
     let (mut session, loaded) = session?;
     let recipe = &session.recipe;
-    let identity = session.prepared.identity(&session.frozen, &loaded.adapter);
+    let identity = session.identity(&loaded.adapter);
     let find = || resume::find(recipe, &session, &identity, args);
     let found = ranks.is_first().then(find).transpose()?;
     let start = match worker_rank::share(ranks, found, &loaded.adapter)? {
@@ -153,6 +156,20 @@ fn train(invocation: &RecipeArgs, args: &TrainArgs, ranks: &Rc<Ranks>) -> Result
 
     let steps = session.prepared.steps.plans.len();
     let loading = Console::new(mode, steps, 0);
+    let commands = if first { args.commands.then(Commands::listen) } else { None };
+    let (mut lock, mut asking) = (lock, None);
+    if session.teacher.is_some() && first {
+        // The teacher's file grows in the folder: no other run may use it.
+        lock = Some(lock.map_or_else(|| lock_new(dir, &seen), Ok)?);
+        asking = Some(Asking::listen(dir, commands.as_ref())?);
+    }
+    if !teacher::learn(recipe, &session, &gpu, ranks, asking.as_ref(), &loading)? {
+        if first {
+            summary::interrupted_teacher(recipe, &loading, invocation);
+        }
+        return Ok(ExitCode::from(stop::STATUS));
+    }
+    timings.record("teacher");
     let bar = loading.bar("loading the base", 0);
     let (model, contents) = session.model_and_contents(recipe, &gpu, initial)?;
     identity.contents = Some(contents);
@@ -203,9 +220,9 @@ fn train(invocation: &RecipeArgs, args: &TrainArgs, ranks: &Rc<Ranks>) -> Result
     let console = Console::new(mode, steps, memory)
         .with_hook(hook)
         .with_evaluations(recipe.eval.steps, session.prepared.replies() > 0);
-    let commands = args.commands.then(Commands::listen);
+    let stop = asking.map_or_else(|| Stop::listen(dir.clone()), |asking| Ok(asking.into_stop()))?;
     let mut terminal =
-        Terminal::new(&session, &run, console, invocation, &all_ranks)?.with_commands(commands);
+        Terminal::new(&session, &run, console, invocation, &all_ranks, stop)?.with_commands(commands);
     terminal.begin(&run, &notices, &loaded.notices, &timings)?;
     let outcome = block_on(run.drive(&mut terminal));
     terminal.end_hook();

@@ -1,7 +1,7 @@
 //! The summary at the end of a run.
 
 use rullama_train::adapter::{self, Format};
-use rullama_train::recipe::Metric;
+use rullama_train::recipe::{Metric, Recipe};
 use rullama_train::run::metrics::History;
 use rullama_train::run::{self, Finished, Run};
 use rullama_train::talk::ending::Ending;
@@ -31,6 +31,18 @@ pub fn interrupted(run: &Run, console: &Console, invocation: &RecipeArgs) {
             output::line("stopped", format_args!("after step {step} of {steps}; saved in {}", dir.display()));
             output::command("resume", &resume);
         }
+    }
+}
+
+/// Prints that the teacher's pass was interrupted, and how to go on.
+pub fn interrupted_teacher(recipe: &Recipe, console: &Console, invocation: &RecipeArgs) {
+    let (dir, resume) = (&recipe.output.dir, invocation.command(&[]));
+    console.json(|| json!({ "event": "stopped", "step": 0, "output": dir, "resume": resume }));
+    if console.is_text() {
+        let text =
+            format_args!("before the first step; what the teacher has said is kept ({})", dir.display());
+        output::line("stopped", text);
+        output::command("resume", &resume);
     }
 }
 
@@ -64,6 +76,12 @@ pub fn finished(run: &Run, finished: &Finished, effects_seconds: Option<f64>, co
         let perplexity = format!("perplexity {:.2} → {:.2}", before.eval_perplexity, after.eval_perplexity);
         let (from, to) = (100.0 * before.eval_accuracy, 100.0 * after.eval_accuracy);
         output::line("validation", format_args!("{loss}, {perplexity}, accuracy {from:.1} % → {to:.1} %"));
+    }
+    let distances = [0, kept].map(|step| history.evaluation(step).map(|e| &e.preference));
+    if let [Some(before), Some(after)] = distances
+        && let Some(change) = output::lessons::change(&[before, after])
+    {
+        output::line("teacher", change);
     }
     if let (Some(before), Some(after)) = (history.evaluation(0), history.evaluation(kept))
         && !after.metrics.is_empty()

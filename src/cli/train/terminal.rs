@@ -47,13 +47,14 @@ pub struct Terminal<'a> {
 }
 
 impl<'a> Terminal<'a> {
-    /// Prepares the output folder's files, and listens for Ctrl-C.
+    /// Prepares the output folder's files.
     pub fn new(
         session: &'a Session,
         run: &Run<'a>,
         console: Console,
         invocation: &'a RecipeArgs,
         ranks: &'a [RankFacts],
+        stop: Stop,
     ) -> Result<Terminal<'a>> {
         let dir = &run.recipe.output.dir;
         let mut resolved = pull::pinned(run.recipe).pinned(&run.base.fingerprint).to_resolved_toml();
@@ -65,7 +66,6 @@ impl<'a> Terminal<'a> {
         }
         files::write_atomic(&dir.join("recipe.resolved.toml"), resolved.as_bytes())?;
         let log = LogFiles::create(dir, &run.history, run.recipe)?;
-        let stop = Stop::listen(dir.clone())?;
         Ok(Terminal {
             session,
             dir,

@@ -59,6 +59,11 @@ pub fn read(path: &Path) -> io::Result<Vec<u8>> {
     fs::read(path)
 }
 
+/// Opens a file to read it piece by piece.
+pub fn open(path: &Path) -> io::Result<File> {
+    File::open(path)
+}
+
 /// Reads at most the first `most` bytes of a file.
 pub fn read_start(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();

@@ -48,6 +48,13 @@ impl PartFile {
         Ok(())
     }
 
+    /// Forgets what has arrived behind the first `length` bytes.
+    pub fn keep(&mut self, length: u64) -> Result<(), Error> {
+        self.file.set_len(length).map_err(at(&self.path))?;
+        self.length = length;
+        Ok(())
+    }
+
     /// Forgets what has arrived.
     pub fn clear(&mut self) -> Result<(), Error> {
         self.file.set_len(0).map_err(at(&self.path))?;

@@ -100,7 +100,7 @@ const ATTENTION: &[Variant] =
     &[Variant::F32, Variant::Plain, Variant::F16, Variant::Coop8, Variant::Coop16, Variant::Cuda];
 
 /// Every op.
-pub static OPS: [Op; 31] = [
+pub static OPS: [Op; 32] = [
     op("adamw", Kind::Optimizer, F32, &[]),
     op("argmax", Kind::Other, F32, &[]),
     op(
@@ -145,6 +145,7 @@ pub static OPS: [Op; 31] = [
             ("coop16_scan", coop16_deltas),
         ],
     ),
+    op("distill", Kind::Loss, F32, &[]),
     op("dropout", Kind::Adapter, F32, &[]),
     op("embedding", Kind::Other, F32, &[]),
     op("experts", Kind::Other, F32, &[]),

@@ -22,6 +22,13 @@ impl Model<'_> {
 
     /// Gradients of the sum of the rows' losses, each times its coefficient.
     pub fn backward_rows(&self, batch: &MicroBatch, acts: &Activations, coefficients: &[f64]) -> Gradients {
+        let (softcap, vocab) = (self.softcap(), self.config.vocab);
+        let dlogits = cross_entropy::backward(coefficients, &acts.logits, &batch.targets, softcap, vocab);
+        self.backward_logits(batch, acts, &dlogits)
+    }
+
+    /// Gradients from those of the logits of the loss rows before the softcap, `[N, V]`.
+    pub fn backward_logits(&self, batch: &MicroBatch, acts: &Activations, dlogits: &[f64]) -> Gradients {
         let (d, eps, layers) = (self.config.width, self.eps(), self.config.layers.len());
         let mut grads = Gradients { pairs: self.adapter.pairs.clone(), hidden: vec![Vec::new(); layers + 1] };
         for pair in grads.pairs.values_mut() {
@@ -31,9 +38,7 @@ impl Model<'_> {
         let zeros: Vec<Vec<f64>> = acts.layers.iter().map(|a| vec![0.0; a.k.len()]).collect();
         let mut shared = KeyValueGradients { dk: zeros.clone(), dv: zeros };
 
-        let (softcap, vocab) = (self.softcap(), self.config.vocab);
-        let dlogits = cross_entropy::backward(coefficients, &acts.logits, &batch.targets, softcap, vocab);
-        let dnormed = linear::backward(&dlogits, self.output(), d);
+        let dnormed = linear::backward(dlogits, self.output(), d);
         let dhead = rms_norm::backward(&dnormed, &acts.head, Some(&self.weights.output_norm), d, eps);
         grads.hidden[layers] = embedding::scatter(&dhead, &batch.loss_rows, d, batch.len());
 

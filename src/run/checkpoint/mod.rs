@@ -236,6 +236,7 @@ mod tests {
                 train: "d".into(),
                 validation: "v".into(),
                 initial: None,
+                teacher: None,
             },
             adapter: new(1),
             first: new(2).pairs,

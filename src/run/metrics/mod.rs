@@ -251,7 +251,7 @@ mod tests {
     }
 
     fn evaluation(step: usize, loss: f64) -> MetricsEvent {
-        let e = LossTotals { loss_sum: 10.0 * loss, tokens: 10, right: 5, not_finite: 0 };
+        let e = LossTotals { loss_sum: 10.0 * loss, tokens: 10, right: 5, ..LossTotals::default() };
         let reply = SampleReply { prompt: "Hi?".into(), reply: "Ahoy!\n\"mate\"".into(), ending: None };
         let source = |name: &str| SourceScores { source: name.into(), scores: e.into() };
         let sources = vec![source("a.jsonl"), source("b.jsonl")];

@@ -3,6 +3,7 @@
 mod attention;
 mod decoding;
 mod delta;
+mod distill;
 mod elementwise;
 mod experts;
 mod matrices;
@@ -59,7 +60,7 @@ const fn check(
 }
 
 /// Every check. `pack`, `partial_sums`, `row_factors` and `update_norm` are parts of others; `peak` is measured.
-pub const CHECKS: [Check; 49] = [
+pub const CHECKS: [Check; 50] = [
     check("linear", "products", Needs::Rows, products::q4_k),
     check("linear", "products", Needs::Tiles, matrices::q4_k),
     check("linear", "products in every format", Needs::Rows, products::every_format),
@@ -89,6 +90,7 @@ pub const CHECKS: [Check; 49] = [
     check("embedding", "rows by number, and back", Needs::Any, products::rows_by_number),
     check("cross_entropy", "losses, gradients, softcap", Needs::Any, training::losses),
     check("cross_entropy", "losses, gradients as tiles", Needs::Tiles, matrices::losses),
+    check("distill", "divergences from a teacher", Needs::Any, distill::lessons),
     check("row_status", "right, wrong, lost", Needs::Any, training::statuses),
     check("row_status", "counts", Needs::Any, training::tally),
     check("adamw", "AdamW, clipping, norms", Needs::Any, training::adamw_steps),

@@ -8,6 +8,7 @@ mod preference;
 mod score;
 mod scores;
 
+pub use crate::ops::distill::{Distill, Divergence};
 pub use preference::{Judged, Preference, PreferenceLoss, Scored};
 pub use score::Score;
 pub use scores::{PreferenceMetrics, Tally};
@@ -20,14 +21,24 @@ pub enum Objective {
     CrossEntropy,
     /// Mean of a loss that compares samples.
     Preference(Preference),
+    /// Mean of a divergence from a teacher, with cross entropy.
+    Distill(Distill),
 }
 
 impl Objective {
     /// The objective that compares samples, if it is one.
     pub fn preference(&self) -> Option<&Preference> {
         match self {
-            Objective::CrossEntropy => None,
+            Objective::CrossEntropy | Objective::Distill(_) => None,
             Objective::Preference(preference) => Some(preference),
+        }
+    }
+
+    /// The loss of an objective that has a teacher.
+    pub fn distill(&self) -> Option<Distill> {
+        match self {
+            Objective::Distill(distill) => Some(*distill),
+            _ => None,
         }
     }
 }

@@ -119,6 +119,7 @@ impl Tally {
                 .then(|| self.nll / good_tokens as f64),
             log_odds_ratio: self.odds.map(|sums| per_pair(sums[0])),
             log_odds_chosen: self.odds.map(|sums| per_pair(sums[1])),
+            ..PreferenceMetrics::default()
         }
     }
 }
@@ -156,11 +157,17 @@ pub struct PreferenceMetrics {
     /// ORPO's mean log-odds ratio.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub log_odds_chosen: Option<f64>,
+    /// Mean divergence from the teacher, for objectives that have one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub distillation_loss: Option<f64>,
+    /// Fraction of loss tokens at whose place the model and its teacher find the same token the likeliest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub teacher_agreement: Option<f64>,
 }
 
 impl PreferenceMetrics {
     /// Every metric with its name, in order; `None` where it does not apply.
-    pub fn named(&self) -> [(&'static str, Option<f64>); 10] {
+    pub fn named(&self) -> [(&'static str, Option<f64>); 12] {
         [
             ("rewards/chosen", self.rewards_chosen),
             ("rewards/rejected", self.rewards_rejected),
@@ -172,6 +179,8 @@ impl PreferenceMetrics {
             ("nll_loss", self.nll_loss),
             ("log_odds_ratio", self.log_odds_ratio),
             ("log_odds_chosen", self.log_odds_chosen),
+            ("distillation_loss", self.distillation_loss),
+            ("teacher_agreement", self.teacher_agreement),
         ]
     }
 

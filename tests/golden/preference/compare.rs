@@ -1,7 +1,6 @@
 //! Objectives that compare samples: twenty steps against TRL, gradients against the f64 reference, and packing.
 
 use std::path::Path;
-use std::sync::OnceLock;
 
 use libtest_mimic::Failed;
 use pollster::block_on;
@@ -96,7 +95,7 @@ fn scores(trainer: &Trainer, samples: &[Sample]) -> Vec<f64> {
 
 fn comparing(preference: Preference, samples: &[Sample]) -> Comparing {
     let mismatched = if preference.needs_mismatched() { mismatched(samples, 4, 1 << 20) } else { Vec::new() };
-    Comparing { objective: Objective::Preference(preference), mismatched, references: OnceLock::new() }
+    Comparing { objective: Objective::Preference(preference), mismatched, ..Comparing::default() }
 }
 
 fn like_trl(gpu: &Gpu, (name, preference): (&str, Preference)) -> Result<(), Failed> {

@@ -1,0 +1,178 @@
+//! Learning from a second model: the teacher's pass, its file, and runs that are killed meanwhile.
+
+use std::path::Path;
+
+use super::Place;
+use super::matches;
+use super::resume::{assert_same, lines, start_until};
+
+const RECIPE: &str = r#"[model]
+base = "student.gguf"
+
+[lora]
+rank = 4
+
+[data]
+train = "data.jsonl"
+val_size = 2
+max_seq_len = 32
+
+[train]
+objective = "distill"
+max_steps = 3
+batch_size = 4
+learning_rate = 1e-2
+
+[distill]
+teacher = "tiny"
+top_k = 8
+sft_weight = 0.25
+divergence = "jsd"
+
+[eval]
+general = false
+
+[output]
+dir = "run"
+save_steps = 1
+"#;
+
+fn prepare(place: &Place) {
+    write(place, RECIPE);
+    place.run(&["quantize", "tiny", "--type", "q2_k", "--out", "student.gguf"]);
+}
+
+fn write(place: &Place, recipe: &str) {
+    let sample = |i: usize| {
+        let words = ["river", "stone", "cloud", "bread"][i % 4];
+        format!("{{\"prompt\": \"Say {i}.\", \"completion\": \"{words}, {i}. Ahoy!\"}}\n")
+    };
+    place.write("data.jsonl", (0..12).map(sample).collect::<String>());
+    place.write("recipe.toml", recipe);
+}
+
+/// The teacher's pass, its file, the measurements, and `check` and `eval`. Killed in the pass, before the first step, and after it.
+pub fn distill(place: Place) {
+    prepare(&place);
+    let shown = place.run(&["check", "recipe.toml"]);
+    assert!(shown.contains("first choices of tiny at the loss tokens:"), "{shown}");
+    assert!(shown.contains(" %  \""), "{shown}");
+    assert!(!place.dir.join("run").exists(), "check writes nothing");
+
+    let told = place.run(&["recipe.toml"]);
+    assert!(told.contains("tiny reads 12 samples, "), "{told}");
+    assert!(told.contains("before the base is loaded: the 8 likeliest tokens at each of "), "{told}");
+    assert!(told.contains("divergence "), "{told}");
+    for key in ["distillation_loss", "nll_loss", "teacher_agreement", "eval_distillation_loss"] {
+        assert!(!place.metrics("run", key).is_empty(), "{key}");
+    }
+    let (loss, divergence) = (place.metrics("run", "loss"), place.metrics("run", "distillation_loss"));
+    let entropy = place.metrics("run", "nll_loss");
+    for ((loss, divergence), entropy) in loss.iter().zip(divergence).zip(entropy) {
+        assert!((loss - divergence - 0.25 * entropy).abs() < 1e-9, "{loss} {divergence} {entropy}");
+    }
+    let evaluated = place.run(&["eval", "recipe.toml", "--adapter", "run"]);
+    assert!(evaluated.contains("distance   divergence "), "{evaluated}");
+    assert!(evaluated.contains("teacher    tiny: perplexity "), "{evaluated}");
+    std::fs::rename(place.dir.join("run"), place.dir.join("whole")).expect("renamed");
+
+    let (header, part) =
+        (place.read("whole/teacher.bin").len() as u64, place.dir.join("run/teacher.bin.part"));
+    let half = move |_: &Path| part.metadata().is_ok_and(|file| file.len() > header / 2);
+    kill(&place, "the middle of the teacher's pass", half);
+    kill(&place, "the end of the teacher's pass", |dir| dir.join("teacher.bin").exists());
+    kill(&place, "the first step", |dir| lines(dir, "\"event\":\"step\"") >= 1);
+    place.run(&["recipe.toml", "--quiet"]);
+    assert_same(&place, "killed three times");
+    assert_eq!(place.read("run/teacher.bin"), place.read("whole/teacher.bin"));
+
+    // A new run of the same samples has no need of the teacher.
+    let again = place.run(&["recipe.toml", "--fresh"]);
+    assert!(again.contains("teacher.bin has what it says"), "{again}");
+    damaged(&place);
+}
+
+fn kill(place: &Place, when: &str, reached: impl Fn(&Path) -> bool) {
+    let mut child = start_until(place, &["recipe.toml", "--quiet"], when, reached);
+    child.kill().expect("killed");
+    child.wait().expect("it is gone");
+}
+
+/// Files that are damaged, none of a teacher, or of something else.
+fn damaged(place: &Place) {
+    let sound = place.read("run/teacher.bin");
+    let mut changed = sound.clone();
+    changed[sound.len() / 2] ^= 1;
+    let fresh = ["recipe.toml", "--fresh", "--quiet"];
+    for (bytes, expected) in [
+        (
+            &changed[..],
+            "run/teacher.bin is damaged behind byte …: … of … rows are sound; remove it, and the teacher runs again",
+        ),
+        (&sound[..sound.len() - 1], "run/teacher.bin is damaged behind byte …"),
+        (
+            b"My diary",
+            "run/teacher.bin is not a file of a teacher's log-probabilities, or is damaged at its start; remove it, or name another…",
+        ),
+    ] {
+        place.write("run/teacher.bin", bytes);
+        place.refused_on_device(&fresh, expected);
+    }
+    place.write("elsewhere.bin", &sound);
+    let other = ["--set", "distill.file=\"elsewhere.bin\"", "--set", "distill.top_k=4"];
+    let arguments = [&fresh[..], &other].concat();
+    place.refused_on_device(
+        &arguments,
+        "elsewhere.bin is of another teacher, other samples, or other settings of [distill]; remove it, or name another file as distill.file",
+    );
+    std::fs::remove_file(place.dir.join("run/teacher.bin")).expect("removed");
+    let full = |call: usize| {
+        let mut command = place.command(&fresh);
+        let output = command.env("RULLAMA_DISK_FAULT", format!("full:{call}")).output().expect("it starts");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let expected = "error: cannot write run/teacher.bin.part: no storage space; free some space, or choose another disk\n";
+    assert!((3..12).any(|call| matches(&full(call), expected)), "a full disk in the teacher's pass");
+}
+
+/// Recipes with a teacher that cannot be one.
+pub fn refusals(place: Place) {
+    write(&place, &RECIPE.replace("student.gguf", "tiny"));
+    let qwen = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/qwen3/model.gguf");
+    let teacher = format!("distill.teacher={qwen:?}");
+    place.refused(
+        &["recipe.toml", "--set", &teacher],
+        "distill.teacher: token … of …qwen3/model.gguf is …, but that of tiny is …; a teacher needs the base's vocabulary: choose another model \
+         of the base's family",
+    );
+    for (set, expected) in [
+        (
+            "train.objective=\"sft\"",
+            "…the objective \"sft\" has no teacher; remove [distill], or set train.objective = \"distill\"…",
+        ),
+        (
+            "distill.weight=0.0",
+            "…without it nothing is learnt from the teacher; raise it, or set train.objective = \"sft\"…",
+        ),
+        ("distill.divergence=\"forward_kl\"", "…"),
+        ("distill.temperature=0", "…distill.temperature…a number > 0…"),
+        ("distill.teacher=\"nowhere.gguf\"", "…nowhere.gguf…"),
+    ] {
+        let set = if expected == "…" {
+            ["distill.divergence=\"forward_kl\"", "distill.beta=0.5"]
+        } else {
+            [set, set]
+        };
+        let expected = if expected == "…" {
+            "…only the divergence \"jsd\" has it; remove one of the two…"
+        } else {
+            expected
+        };
+        place.refused(&["recipe.toml", "--set", set[0], "--set", set[1]], expected);
+    }
+    write(&place, &RECIPE.replace("teacher = \"tiny\"\n", ""));
+    place.refused(
+        &["recipe.toml"],
+        "…distill.teacher…the model to learn from, named as model.base names a base…",
+    );
+}
