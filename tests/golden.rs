@@ -50,13 +50,15 @@ const HALF_SHARED_GATE: f64 = 2e-2;
 const EVERY_PART: [&str; 6] = ["dense", "big", "moe", "qwen35moe", "llama", "gpt-oss"];
 
 fn main() -> std::process::ExitCode {
-    let mut folders: Vec<PathBuf> = golden::FOLDERS.map(|n| Path::new("tests/golden").join(n)).to_vec();
+    let known = golden::FOLDERS.into_iter().chain(golden::KIN);
+    let mut folders: Vec<PathBuf> = known.map(|name| Path::new("tests/golden").join(name)).collect();
     let further = std::env::var_os("RULLAMA_GOLDEN").unwrap_or_default();
     folders.extend(std::env::split_paths(&further).filter(|f| !f.as_os_str().is_empty()));
     let mut tests: Vec<gpu::Test> = Vec::new();
     for folder in folders {
         let name = folder.file_name().expect("a folder has a name").to_string_lossy().into_owned();
         type Run = fn(&Gpu, &Golden) -> Result<(), Failed>;
+        let is_kin = golden::KIN.contains(&name.as_str());
         let repeats = golden::FOLDERS.contains(&name.as_str()) && !EVERY_PART.contains(&name.as_str());
         // A software renderer takes minutes for those of `slow`, whose kernels other tests of the model run there.
         let mut add = |what: &str, variants: &[Variant], slow: &[Variant], test: Run| {
@@ -65,13 +67,34 @@ fn main() -> std::process::ExitCode {
                 let folder = folder.clone();
                 let run = move |gpu: &Gpu| test(gpu, &Golden::read(&folder));
                 let test = gpu::Test::new(format!("{name}: {what}"), *variant, run);
-                tests.push(test.slow(slow.contains(variant) || repeats && of_parts));
+                tests.push(test.slow(
+                    slow.contains(variant) || repeats && of_parts || is_kin && *variant == Variant::F16,
+                ));
             }
         };
         let all =
             [Variant::F32, Variant::Plain, Variant::F16, Variant::Coop8, Variant::Coop16, Variant::Cuda];
         let but_plain = [Variant::F32, Variant::F16, Variant::Coop8, Variant::Coop16, Variant::Cuda];
         let half = [Variant::F16];
+        // One test of all, for which each kernel is compiled once.
+        if is_kin {
+            add(
+                "logits, gradients, two samples and ten steps",
+                &[Variant::F32, Variant::Coop16],
+                &[],
+                |gpu, g| {
+                    logits(gpu, g)?;
+                    gradients(gpu, g, Recompute::Never)?;
+                    two_samples(gpu, g)?;
+                    ten_steps(gpu, g)
+                },
+            );
+            add("logits", &[Variant::F16, Variant::Coop8, Variant::Cuda], &[], logits);
+            add("loss and gradients", &[Variant::F16, Variant::Coop8, Variant::Cuda], &[], |gpu, g| {
+                gradients(gpu, g, Recompute::Never)
+            });
+            continue;
+        }
         add("logits", &all, &[], logits);
         add("loss and gradients", &all, &[], |gpu, g| gradients(gpu, g, Recompute::Never));
         add("loss and gradients, recomputed", &but_plain, &half, |gpu, g| {

@@ -235,6 +235,7 @@ fn attention_of(
         head_size,
         window,
         sinks: None,
+        softcap: None,
         bounds,
         rows,
         longest: rows,

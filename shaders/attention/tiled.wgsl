@@ -43,6 +43,22 @@ var<private> acc{c}_{r}: vec4<f32>;
 #end
 #end
 
+#if {CAP}
+fn capped(s: vec{ROWS}<f32>) -> vec{ROWS}<f32> {
+    let cap = bitcast<f32>({CAP}u);
+    return cap * tanh(clamp(s / cap, vec{ROWS}<f32>(-10.0), vec{ROWS}<f32>(10.0)));
+}
+
+// The slope of `capped` where its value is `s`.
+fn slope_at(s: vec{ROWS}<f32>) -> vec{ROWS}<f32> {
+    let share = s / bitcast<f32>({CAP}u);
+    return 1.0 - share * share;
+}
+
+#for j in 0..2
+var<private> slope{j}: vec{ROWS}<f32>; // of the capped scores with other lane % 16 + 16·j
+#end
+#end
 // The thread's own rows, in the block from `own0` on.
 fn own_rows(own0: u32, lane: u32) -> vec{ROWS}<u32> {
     var rows = vec{ROWS}<u32>(own0 + lane / 16u * ROWS);
@@ -203,7 +219,11 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gro
         query_scores(own0, others, head, lane);
 #for j in 0..2
         let seen{j} = seen_key(queries, first, other(others, {j}u, lane));
+#if {CAP}
+        s{j} = select(vec{ROWS}<f32>(MASKED), capped(params.scale * s{j}), seen{j});
+#else
         s{j} = select(vec{ROWS}<f32>(MASKED), params.scale * s{j}, seen{j});
+#end
 #end
         block[place] = max(s0, s1);
         workgroupBarrier();
@@ -279,11 +299,20 @@ fn backward_q(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) 
         query_scores(own0, others, head, lane);
 #for j in 0..2
         let seen{j} = seen_key(queries, first, other(others, {j}u, lane));
+#if {CAP}
+        let capped{j} = capped(params.scale * s{j});
+        slope{j} = slope_at(capped{j});
+        let p{j} = select(vec{ROWS}<f32>(), exp(capped{j} - lse), seen{j});
+#else
         let p{j} = select(vec{ROWS}<f32>(), exp(params.scale * s{j} - lse), seen{j});
+#end
 #end
         query_gradients(own0, others, head, lane);
 #for j in 0..2
         s{j} = p{j} * (unit * s{j} - delta);
+#if {CAP}
+        s{j} *= slope{j};
+#end
 #end
         leave(lane);
         add_keys(others, head, lane);
@@ -299,7 +328,13 @@ fn key_weights(own0: u32, others: u32, head: u32, lane: u32) {
     let query{j} = other(others, {j}u, lane);
     let first{j} = first_key(query{j});
     let seen{j} = (keys <= vec{ROWS}<u32>(query{j})) & (keys >= vec{ROWS}<u32>(first{j})) & vec{ROWS}<bool>(query{j} < params.rows);
+#if {CAP}
+    let capped{j} = capped(params.scale * s{j});
+    slope{j} = slope_at(capped{j});
+    s{j} = select(vec{ROWS}<f32>(), exp(capped{j} - row_lse[query_row(query{j}, head)]), seen{j});
+#else
     s{j} = select(vec{ROWS}<f32>(), exp(params.scale * s{j} - row_lse[query_row(query{j}, head)]), seen{j});
+#end
 #end
 }
 
@@ -318,6 +353,9 @@ fn backward_k(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation
 #for j in 0..2
         let delta{j} = row_delta[query_row(other(others, {j}u, lane), head)];
         s{j} = p{j} * (delta{j}.y * s{j} - delta{j}.x);
+#if {CAP}
+        s{j} *= slope{j};
+#end
 #end
         leave(lane);
         add_queries(others, head, lane);

@@ -17,6 +17,7 @@ struct Params {
     ended: u32,         // 1: the stream before lies in normed
     eps: f32,
     scale: f32,
+    next_eps: f32,      // of the next norm
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
@@ -119,7 +120,11 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
     if params.next == 0u {
         return;
     }
+#if {TWO_EPS}
+    let next_rstd = 1.0 / sqrt(wide_sum(squares, lane) / f32(params.width4 * 4u) + params.next_eps);
+#else
     let next_rstd = rstd(squares, lane);
+#end
 #for i in 0..{SHARES}
     let normed{i} = after{i} * next_rstd * next_norm{i};
     if inside{i} {

@@ -174,6 +174,10 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) wor
                 for (var t = 1u; t < TOGETHER; t++) {
                     score += scores[at + t];
                 }
+#if {CAP}
+                let cap = bitcast<f32>({CAP}u);
+                score = cap * tanh(clamp(score / cap, -10.0, 10.0));
+#end
                 score = select(MASKED, score, key0 + j >= mine_from && key0 + j < mine_to);
                 scores[at] = score;
                 of_eighth = max(of_eighth, score);

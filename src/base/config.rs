@@ -1,6 +1,7 @@
 //! The shape of a text model: everything that decides which tensors it has, their sizes, and what happens between them.
 
 use super::Module;
+pub use super::rotary::{QueryGrowth, Rotary, Yarn, halved_row, interleaved_row};
 
 /// A text model. `L` is `layers.len()`.
 #[derive(Clone, Debug, PartialEq)]
@@ -19,6 +20,8 @@ pub struct Config {
     pub per_layer_activation: Activation,
     /// The `ε` of every RMSNorm.
     pub rms_eps: f32,
+    /// Factor on the logits, before the softcap.
+    pub logit_scale: f32,
     /// `c` of `c·tanh(z/c)` on the logits; `None` without softcap.
     pub softcap: Option<f32>,
     /// Longest sequence that the base was trained on (`context_length`).
@@ -40,6 +43,7 @@ impl Default for Config {
             per_layer_width: 0,
             per_layer_activation: Activation::default(),
             rms_eps: 1e-6,
+            logit_scale: 1.0,
             softcap: None,
             context_length: 0,
             rope_freq_factors: None,
@@ -61,6 +65,8 @@ pub struct LayerConfig {
     pub head_size: usize,
     /// Feed-forward width `F`, also of a shared expert; 0 where the layer has routed experts alone.
     pub ffn_width: usize,
+    /// Whether rotary embedding turns queries and keys. Without, they know no positions.
+    pub turns: bool,
     /// Base of the rotary frequencies.
     pub rope_base: f64,
     /// Whether [`Config::rope_freq_factors`] divide this layer's rotary frequencies.
@@ -69,6 +75,8 @@ pub struct LayerConfig {
     pub rope_divisor: f64,
     /// The way that YaRN stretches the context beyond the length of the first training; `None` without YaRN.
     pub yarn: Option<Yarn>,
+    /// The growth of queries with their positions; `None` where they do not grow.
+    pub query_growth: Option<QueryGrowth>,
     /// Leading values of each head of queries and keys that rotary embedding turns; `None` where it turns whole heads.
     pub rotated: Option<usize>,
     /// Whether the file stores the rows of each head of queries and keys with the two rows of a rotary pair side by side, as
@@ -84,14 +92,20 @@ pub struct LayerConfig {
     pub qk_norm: bool,
     /// Whether every value head has an RMSNorm without weights.
     pub v_norm: bool,
+    /// Whether the RMSNorm of queries and that of keys are of whole rows, with weights `[H·K]` and `[G·K]`, where there are any.
+    pub qk_norm_of_rows: bool,
     /// Factor on the attention scores.
     pub score_scale: f64,
+    /// `c` of `c·tanh(s/c)` on the scores, behind their factor; `None` without.
+    pub score_softcap: Option<f32>,
     /// Whether every query head has a sink (`attn_sinks`): one more score in its softmax, which no value belongs to.
     pub sinks: bool,
     /// Whether `attn_q` has a gate behind every query head, whose sigmoid multiplies the head's output of attention.
     pub output_gate: bool,
     /// The gated delta net in the place of attention; `None` where the layer has attention.
     pub delta: Option<DeltaNet>,
+    /// Whether an RMSNorm stands before attention and before feed-forward (`attn_norm`, `ffn_norm`).
+    pub pre_norms: bool,
     /// Whether the outputs of attention and feed-forward have an RMSNorm before they are added to the stream
     /// (`post_attention_norm`, `post_ffw_norm`).
     pub post_norms: bool,
@@ -115,10 +129,12 @@ impl Default for LayerConfig {
             kv_heads: 0,
             head_size: 0,
             ffn_width: 0,
+            turns: true,
             rope_base: 10_000.0,
             rope_factors: false,
             rope_divisor: 1.0,
             yarn: None,
+            query_growth: None,
             rotated: None,
             interleaved: false,
             biases: Vec::new(),
@@ -126,10 +142,13 @@ impl Default for LayerConfig {
             k_eq_v: false,
             qk_norm: false,
             v_norm: false,
+            qk_norm_of_rows: false,
             score_scale: 1.0,
+            score_softcap: None,
             sinks: false,
             output_gate: false,
             delta: None,
+            pre_norms: true,
             post_norms: false,
             activation: Activation::default(),
             experts: None,
@@ -153,70 +172,17 @@ impl LayerConfig {
         }
     }
 
+    /// Values that the norms of queries and of keys norm together.
+    pub fn qk_norm_sizes(&self) -> [usize; 2] {
+        match self.qk_norm_of_rows {
+            true => [self.heads * self.head_size, self.kv_heads * self.head_size],
+            false => [self.head_size; 2],
+        }
+    }
+
     /// Whether norms surround a dense feed-forward block and the experts beside it.
     pub fn has_expert_norms(&self) -> bool {
         self.experts.is_some() && self.ffn_width > 0 && !self.has_shared_expert()
-    }
-}
-
-/// The row of a file that holds row `row` of a matrix with [`LayerConfig::interleaved`] heads of `head_size` rows: the file
-/// has rows `i` and `i + K/2` of a head at `2·i` and `2·i + 1`.
-pub fn interleaved_row(row: usize, head_size: usize) -> usize {
-    let (head, i) = (row / head_size, row % head_size);
-    let half = head_size / 2;
-    head * head_size + 2 * (i % half) + i / half
-}
-
-/// Undoes [`interleaved_row`].
-pub fn halved_row(stored: usize, head_size: usize) -> usize {
-    let (head, i) = (stored / head_size, stored % head_size);
-    head * head_size + i / 2 + i % 2 * (head_size / 2)
-}
-
-/// A rotary embedding with a factor on its result.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Rotary {
-    /// `[K/2]`, in radians per position.
-    pub frequencies: Vec<f64>,
-    /// The factor.
-    pub scale: f64,
-}
-
-/// YaRN (Peng et al. 2023, arXiv:2309.00071): slow rotations are stretched, fast ones stay, and scores grow.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Yarn {
-    /// Factor on the context (`rope.scaling.factor`).
-    pub factor: f64,
-    /// Tokens of the context before (`rope.scaling.original_context_length`).
-    pub original_context: f64,
-    /// Pairs that turn this often within the original context, or more often, stay (`yarn_beta_fast`).
-    pub beta_fast: f64,
-    /// Pairs that turn this often, or less often, are stretched by the whole factor (`yarn_beta_slow`).
-    pub beta_slow: f64,
-    /// Whether the bounds are rounded to whole pairs, the range between them grows.
-    pub whole: bool,
-}
-
-impl Yarn {
-    /// The divisor of the frequency of pair `pair` in heads of `size` values, of which the base is `base`.
-    ///
-    /// Between the two bounds it is interpolated. They are fractions of pairs or `whole` ones: `truncate` in transformers. llama.cpp
-    /// always rounds them.
-    fn divisor(&self, pair: usize, size: usize, base: f64) -> f64 {
-        let turns = |turns: f64| {
-            let radians = self.original_context / (turns * 2.0 * std::f64::consts::PI);
-            size as f64 * radians.ln() / (2.0 * base.ln())
-        };
-        let (first, last) = (turns(self.beta_fast), turns(self.beta_slow));
-        let (first, last) = if self.whole { (first.floor(), last.ceil()) } else { (first, last) };
-        let (first, last) = (first.max(0.0), last.min(size as f64 - 1.0));
-        let stretched = ((pair as f64 - first) / (last - first).max(0.001)).clamp(0.0, 1.0);
-        1.0 / (stretched / self.factor + (1.0 - stretched))
-    }
-
-    /// The factor on rotated queries, and on rotated keys.
-    pub fn scale(&self) -> f64 {
-        0.1 * self.factor.max(1.0).ln() + 1.0
     }
 }
 
@@ -292,13 +258,16 @@ impl Experts {
 
 impl Config {
     /// Rotary frequencies of layer `layer`, `[K/2]`: `θ_i = base^(−2i/K) / factor_i / divisor`, with YaRN divided once more.
-    /// Where only a part of each head is turned, `K` is the size of that part.
+    /// Where only a part of each head is turned, `K` is the size of that part. All are 0 where nothing turns.
     ///
     /// Source: llama.cpp `ggml_rope_ext` with `freq_factors`; transformers' "proportional" rotary embedding.
     pub fn rope_frequencies(&self, layer: usize) -> Vec<f64> {
         let l = &self.layers[layer];
         let factors = self.rope_freq_factors.as_ref().filter(|_| l.rope_factors);
         let size = l.rotated.unwrap_or(l.head_size);
+        if !l.turns {
+            return vec![0.0; size / 2];
+        }
         (0..size / 2)
             .map(|i| {
                 let factor = factors.map_or(1.0, |f| f64::from(f[i]));
@@ -320,9 +289,11 @@ impl Config {
     pub fn rotary(&self, layer: usize) -> [Rotary; 2] {
         let frequencies = self.rope_frequencies(layer);
         let l = &self.layers[layer];
-        let scale = l.yarn.map_or(1.0, |yarn| yarn.scale());
+        let scale = l.yarn.map_or(1.0, |yarn| yarn.scale);
         let of_scores = if l.rotated.is_none() { l.score_scale } else { 1.0 };
-        [Rotary { frequencies: frequencies.clone(), scale: of_scores * scale }, Rotary { frequencies, scale }]
+        let growth = l.query_growth;
+        let queries = Rotary { frequencies: frequencies.clone(), scale: of_scores * scale, growth };
+        [queries, Rotary { frequencies, scale, growth: None }]
     }
 }
 
@@ -363,58 +334,5 @@ impl Module {
             Module::FfnGateUpExps => l.experts.map(|experts| (2 * experts.width, d)),
             Module::FfnDownExps => l.experts.map(|experts| (d, experts.width)),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// transformers' `ROPE_INIT_FUNCTIONS["yarn"]` for gpt-oss-20b, every third pair: of these, only 9 to 15 lie between the bounds.
-    #[test]
-    fn yarn_is_that_of_transformers() {
-        let yarn =
-            Yarn { factor: 32.0, original_context: 4096.0, beta_fast: 32.0, beta_slow: 1.0, whole: false };
-        let found: Vec<f64> = (0..32)
-            .step_by(3)
-            .map(|i| 150_000f64.powf(-2.0 * i as f64 / 64.0) / yarn.divisor(i, 64, 150_000.0))
-            .collect();
-        let expected = [
-            1.0,
-            3.271_458_7e-1,
-            1.070_244_2e-1,
-            3.170_569_6e-2,
-            6.794_959_3e-3,
-            1.052_602_2e-3,
-            3.830_881_2e-5,
-            1.253_257_0e-5,
-            4.099_978_5e-6,
-            1.341_291_0e-6,
-            4.387_978_5e-7,
-        ];
-        for (i, (found, expected)) in found.iter().zip(expected).enumerate() {
-            let error = (found / expected - 1.0f64).abs();
-            assert!(error < 1e-6, "pair {}: expected {expected:e}, found {found:e}", 3 * i);
-        }
-        assert!((yarn.scale() - 1.346_573_590_279_972_7).abs() < 1e-12);
-        // Qwen 3 with four times its context: the bounds are whole pairs.
-        let yarn =
-            Yarn { factor: 4.0, original_context: 32_768.0, beta_fast: 32.0, beta_slow: 1.0, whole: true };
-        for (i, expected) in [
-            (16, 3.162_277_9e-2),
-            (24, 5.375_321_5e-3),
-            (28, 1.848_276_6e-3),
-            (32, 6.029_411_5e-4),
-            (36, 1.798_411_5e-4),
-            (40, 4.445_698_5e-5),
-            (56, 1.405_853_4e-6),
-        ] {
-            let found = 1e6f64.powf(-2.0 * f64::from(i) / 128.0) / yarn.divisor(i as usize, 128, 1e6);
-            assert!(
-                (found / expected - 1.0f64).abs() < 1e-6,
-                "pair {i}: expected {expected:e}, found {found:e}"
-            );
-        }
-        assert!((yarn.scale() - 1.138_629_436_111_989).abs() < 1e-12);
     }
 }

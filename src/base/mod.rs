@@ -15,6 +15,7 @@ mod module;
 #[cfg(feature = "native")]
 pub mod ollama;
 pub mod quantize;
+mod rotary;
 #[cfg(feature = "native")]
 pub mod stores;
 pub(crate) mod tensors;

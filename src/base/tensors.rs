@@ -84,19 +84,18 @@ impl Inventory<'_> {
     fn norms(&mut self, config: &Config, layer: usize) -> Result<(), Error> {
         let l = &config.layers[layer];
         let name = |last: &str| format!("blk.{layer}.{last}");
-        self.vector(&name("attn_norm"), config.width)?;
-        if l.post_norms {
-            self.vector(&name("post_attention_norm"), config.width)?;
-        }
-        self.vector(&name("ffn_norm"), config.width)?;
-        if l.post_norms {
-            self.vector(&name("post_ffw_norm"), config.width)?;
-        }
-        if l.qk_norm {
-            self.vector(&name("attn_q_norm"), l.head_size)?;
-        }
-        if l.qk_norm && l.kv_donor.is_none() {
-            self.vector(&name("attn_k_norm"), l.head_size)?;
+        let [of_queries, of_keys] = l.qk_norm_sizes();
+        for (present, norm, len) in [
+            (l.pre_norms, "attn_norm", config.width),
+            (l.post_norms, "post_attention_norm", config.width),
+            (l.pre_norms, "ffn_norm", config.width),
+            (l.post_norms, "post_ffw_norm", config.width),
+            (l.qk_norm, "attn_q_norm", of_queries),
+            (l.qk_norm && l.kv_donor.is_none(), "attn_k_norm", of_keys),
+        ] {
+            if present {
+                self.vector(&name(norm), len)?;
+            }
         }
         if config.per_layer_width > 0 {
             self.vector(&name("post_norm"), config.width)?;

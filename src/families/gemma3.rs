@@ -3,7 +3,7 @@
 use super::chat_layout::{Turns, turns};
 use super::metadata::{Keys, WIDEST};
 use super::random::{Tensors, q4_k_m};
-use super::uniform::{self, head_size, heads, layer_count, stretch};
+use super::uniform::{self, head_size, heads, layer_count, sliding, stretch};
 use super::{Family, SamplingDefaults, Shape, gemma4};
 use crate::base::config::{Activation, Config, LayerConfig};
 use crate::base::gguf::value::Value;
@@ -29,7 +29,7 @@ pub static FAMILY: Family = Family {
     shapes: &SHAPES,
     small_shape: SMALL,
     metadata,
-    tensors,
+    tensors: |shape| tensors(shape, true),
 };
 
 static TURNS: Turns = Turns {
@@ -92,7 +92,7 @@ fn config(gguf: &Gguf) -> Result<Config, Error> {
     let sliding_base = rope_base(&keys, ["rope.freq_base_swa", "rope.local.freq_base"], 1e4)?;
     let stretch = stretch(&keys, full_base, true)?;
     let ffn_width = keys.sizes("feed_forward_length", count, WIDEST)?;
-    let is_sliding = sliding(&keys, count)?;
+    let is_sliding = sliding(&keys, count, FULL_EVERY)?;
     let layer = |i: usize| LayerConfig {
         window: is_sliding[i].then_some(window),
         heads,
@@ -127,20 +127,7 @@ fn rope_base(keys: &Keys, names: [&str; 2], default: f32) -> Result<f64, Error> 
     Ok(name.map_or(Ok(default), |name| keys.positive(name))?.into())
 }
 
-/// Whether each layer sees a window alone. The key holds the distance of full layers, or one bool for each layer.
-fn sliding(keys: &Keys, count: usize) -> Result<Vec<bool>, Error> {
-    let name = "attention.sliding_window_pattern";
-    if let Ok(Some(every)) = keys.integer(name) {
-        let every = (every as usize).max(1);
-        return Ok((0..count).map(|i| i % every != every - 1).collect());
-    }
-    match keys.gguf.value(&keys.key(name)) {
-        Some(_) => keys.pattern(name, count),
-        None => Ok((0..count).map(|i| i % FULL_EVERY != FULL_EVERY - 1).collect()),
-    }
-}
-
-const SMALLEST: Shape = Shape {
+pub(super) const SMALLEST: Shape = Shape {
     family: NAME,
     name: "gemma3-270m",
     layers: 18,
@@ -175,7 +162,7 @@ const SHAPES: [Shape; 3] = [
 ];
 
 /// A few megabytes, for software renderers.
-const SMALL: Shape = Shape {
+pub(super) const SMALL: Shape = Shape {
     name: "gemma3-tiny",
     layers: 6,
     width: 256,
@@ -199,8 +186,8 @@ fn metadata(shape: &Shape) -> Vec<(String, Value)> {
     metadata
 }
 
-/// Tensors of a file of this shape.
-fn tensors(shape: &Shape) -> Tensors {
+/// Tensors of a file of this shape, with norms of queries and keys or without.
+pub(super) fn tensors(shape: &Shape, qk_norm: bool) -> Tensors {
     let (d, f, q4) = (shape.width, shape.ffn_width, GgmlType::Q4_K);
     let [_, head_size] = shape.head_sizes;
     let (queries, keys) = (shape.heads * head_size, shape.kv_heads[1] * head_size);
@@ -213,8 +200,9 @@ fn tensors(shape: &Shape) -> Tensors {
         for norm in ["attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm"] {
             tensors.vector(name(norm), d, 1.0);
         }
-        tensors.vector(name("attn_q_norm"), head_size, 1.0);
-        tensors.vector(name("attn_k_norm"), head_size, 1.0);
+        for norm in ["attn_q_norm", "attn_k_norm"].into_iter().filter(|_| qk_norm) {
+            tensors.vector(name(norm), head_size, 1.0);
+        }
         tensors.matrix(name("attn_q"), &[d, queries], q4);
         tensors.matrix(name("attn_k"), &[d, keys], q4);
         tensors.matrix(name("attn_v"), &[d, keys], more_bits);

@@ -6,7 +6,14 @@ use super::{Family, SamplingDefaults, Shape, tool_calls};
 use crate::data::template::{BuiltIn, ReplySyntax};
 use crate::data::tokenizer::{END_NAMES, Kind, TokenizerSpec};
 
-const TRAITS: Traits = Traits { name: "llama", qk_norm: false, interleaved: true, biases: &[] };
+pub(super) const TRAITS: Traits = Traits {
+    name: "llama",
+    qk_norm: false,
+    interleaved: true,
+    norms_behind: false,
+    qk_norm_of_rows: false,
+    biases: &[],
+};
 
 /// Llama and its like. Mixtures such as Mixtral have experts in every layer.
 pub static FAMILY: Family = Family {
@@ -54,7 +61,7 @@ const SHAPES: [Shape; 2] = [
 ];
 
 /// A few megabytes, for software renderers.
-const SMALL: Shape = Shape {
+pub(super) const SMALL: Shape = Shape {
     name: "llama-tiny",
     layers: 4,
     width: 256,

@@ -3,19 +3,27 @@
 //! A family is a [`Family`] in [`ALL`]. The rest of the program asks that value and never the family's name.
 
 mod chat_layout;
+pub mod exaone4;
+pub mod gemma2;
 pub mod gemma3;
 pub mod gemma4;
 pub mod gpt_oss;
+pub mod granite;
 pub mod llama;
 mod metadata;
+pub mod mistral3;
 mod module_paths;
 pub mod ollama_templates;
+pub mod olmo2;
 mod open;
 pub mod qwen2;
 pub mod qwen3;
 pub mod qwen35;
+pub mod qwen_vl;
 mod random;
+pub mod seed_oss;
 mod shape;
+pub mod smollm3;
 mod tool_calls;
 mod uniform;
 
@@ -110,15 +118,25 @@ pub fn stops(template: &Template, tokenizer: &Tokenizer) -> Vec<String> {
 }
 
 /// Every family.
-pub const ALL: [&Family; 9] = [
+pub const ALL: [&Family; 19] = [
     &gemma4::FAMILY,
     &gemma3::FAMILY,
+    &gemma2::FAMILY,
     &qwen35::FAMILY,
     &qwen35::FAMILY_MOE,
     &qwen3::FAMILY,
     &qwen3::FAMILY_MOE,
     &qwen2::FAMILY,
+    &qwen_vl::FAMILY,
+    &qwen_vl::FAMILY_MOE,
+    &qwen_vl::FAMILY_2,
     &llama::FAMILY,
+    &mistral3::FAMILY,
+    &smollm3::FAMILY,
+    &granite::FAMILY,
+    &olmo2::FAMILY,
+    &exaone4::FAMILY,
+    &seed_oss::FAMILY,
     &gpt_oss::FAMILY,
 ];
 

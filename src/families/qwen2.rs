@@ -7,10 +7,12 @@ use super::{Family, SamplingDefaults, Shape};
 use crate::base::Module;
 use crate::data::template::BuiltIn;
 
-const TRAITS: Traits = Traits {
+pub(super) const TRAITS: Traits = Traits {
     name: "qwen2",
     qk_norm: false,
     interleaved: false,
+    norms_behind: false,
+    qk_norm_of_rows: false,
     biases: &[Module::AttnQ, Module::AttnK, Module::AttnV],
 };
 
@@ -46,7 +48,7 @@ const SMALLEST: Shape = Shape {
 };
 
 /// Source: transformers' configurations of Qwen's checkpoints.
-const SHAPES: [Shape; 2] = [
+pub(super) const SHAPES: [Shape; 2] = [
     SMALLEST,
     Shape {
         name: "qwen2.5-7b",
@@ -63,7 +65,7 @@ const SHAPES: [Shape; 2] = [
 ];
 
 /// A few megabytes, for software renderers.
-const SMALL: Shape = Shape {
+pub(super) const SMALL: Shape = Shape {
     name: "qwen2-tiny",
     layers: 4,
     width: 256,

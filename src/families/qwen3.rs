@@ -6,7 +6,14 @@ use super::{Family, SamplingDefaults, Shape, tool_calls};
 use crate::data::template::BuiltIn;
 use crate::data::tokenizer::{END_NAMES, Kind, TokenizerSpec};
 
-const DENSE: Traits = Traits { name: "qwen3", qk_norm: true, interleaved: false, biases: &[] };
+pub(super) const DENSE: Traits = Traits {
+    name: "qwen3",
+    qk_norm: true,
+    interleaved: false,
+    norms_behind: false,
+    qk_norm_of_rows: false,
+    biases: &[],
+};
 const MIXTURE: Traits = Traits { name: "qwen3moe", ..DENSE };
 
 /// Qwen 3 from 0.6B to 32B, and the R1 distillations on it.
@@ -57,7 +64,7 @@ const SMALLEST: Shape = Shape {
 };
 
 /// Source: transformers' configurations of Qwen's checkpoints.
-const SHAPES: [Shape; 3] = [
+pub(super) const SHAPES: [Shape; 3] = [
     SMALLEST,
     Shape { name: "qwen3-4b", layers: 36, width: 2560, ffn_width: 9728, heads: 32, ..SMALLEST },
     Shape {
@@ -71,7 +78,7 @@ const SHAPES: [Shape; 3] = [
     },
 ];
 
-const SHAPES_MOE: [Shape; 1] = [Shape {
+pub(super) const SHAPES_MOE: [Shape; 1] = [Shape {
     family: MIXTURE.name,
     name: "qwen3-30b-a3b",
     layers: 48,
@@ -85,7 +92,7 @@ const SHAPES_MOE: [Shape; 1] = [Shape {
 }];
 
 /// A few megabytes, for software renderers.
-const SMALL: Shape = Shape {
+pub(super) const SMALL: Shape = Shape {
     name: "qwen3-tiny",
     layers: 4,
     width: 256,
@@ -98,7 +105,7 @@ const SMALL: Shape = Shape {
     ..SMALLEST
 };
 
-const SMALL_MOE: Shape =
+pub(super) const SMALL_MOE: Shape =
     Shape { family: MIXTURE.name, name: "qwen3moe-tiny", experts: Some([8, 2, 256]), tied: false, ..SMALL };
 
 /// ChatML. Reasoning stands in `<think>` in front of the answer to the last question.

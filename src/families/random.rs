@@ -3,6 +3,7 @@
 
 use std::io;
 use std::ops::Range;
+use std::sync::OnceLock;
 
 use half::bf16;
 use rand::{RngExt, SeedableRng};
@@ -72,15 +73,27 @@ pub(super) struct RandomFile {
     tensors: Vec<(Range<u64>, GgmlType, Content)>,
     length: u64,
     /// Standard normal values that repeat.
-    noise: Vec<f32>,
+    noise: &'static [f32],
     /// `noise` times [`TABLE_STD`] in BF16. Rows of the per-layer embeddings are copied by the thousand.
-    table: Vec<u8>,
+    table: &'static [u8],
 }
 
 /// Number of values in [`RandomFile::noise`].
 const NOISE: usize = 1 << 20;
 /// Standard deviation of the per-layer embeddings.
 const TABLE_STD: f32 = 1.0 / 16.0;
+
+/// [`RandomFile::noise`] and [`RandomFile::table`], which all files share.
+static NOISES: OnceLock<(Vec<f32>, Vec<u8>)> = OnceLock::new();
+
+fn noises() -> (Vec<f32>, Vec<u8>) {
+    let mut random = ChaCha8Rng::seed_from_u64(0);
+    // Irwin and Hall: the sum of twelve uniform numbers.
+    let normal = |_| (0..12).map(|_| random.random::<f32>()).sum::<f32>() - 6.0;
+    let noise: Vec<f32> = (0..NOISE).map(normal).collect();
+    let table = noise.iter().flat_map(|x| bf16::from_f32(x * TABLE_STD).to_le_bytes()).collect();
+    (noise, table)
+}
 
 impl RandomFile {
     pub fn new(metadata: &[(String, Value)], tensors: Tensors) -> io::Result<RandomFile> {
@@ -95,11 +108,7 @@ impl RandomFile {
             (range, entry.ty, content)
         };
         let tensors = tensors.into_iter().map(place).collect();
-        let mut random = ChaCha8Rng::seed_from_u64(0);
-        // Irwin and Hall: the sum of twelve uniform numbers.
-        let normal = |_| (0..12).map(|_| random.random::<f32>()).sum::<f32>() - 6.0;
-        let noise: Vec<f32> = (0..NOISE).map(normal).collect();
-        let table = noise.iter().flat_map(|x| bf16::from_f32(x * TABLE_STD).to_le_bytes()).collect();
+        let (noise, table) = NOISES.get_or_init(noises);
         Ok(RandomFile { header, tensors, length, noise, table })
     }
 

@@ -51,7 +51,10 @@ impl Storages {
     pub fn new(gpu: &Gpu, config: &Config, masked: bool) -> Storages {
         let tiles = gpu.kernels().reads_tiles();
         let on_tiles = |l: &LayerConfig| {
-            coop16::supports(l.head_size) && heads::coop16::supports(l.rotated.unwrap_or(0))
+            coop16::supports(l.head_size)
+                && heads::coop16::supports(l.rotated.unwrap_or(0))
+                && l.score_softcap.is_none()
+                && !l.qk_norm_of_rows
         };
         let heads = tiles && config.layers.iter().all(|l| l.delta.is_some() || on_tiles(l));
         let reads_rows = |l: &LayerConfig| l.delta.is_some() || l.output_gate || l.k_eq_v;

@@ -160,6 +160,7 @@ impl Model<'_> {
             kv_heads: l.kv_heads,
             head_size: l.head_size,
             window: l.window,
+            softcap: l.score_softcap,
             sinks: self.layers[layer].sinks.as_ref(),
             bounds: &inputs.bounds,
             rows: inputs.tokens,

@@ -71,7 +71,11 @@ impl<'b> Model<'b> {
         };
         let token_embd = upload.matrix("token_embd").await?;
         let output = upload.optional("output").await?;
-        let output_norm = upload.norm("output_norm", config.rms_eps)?;
+        // The head is linear: its factor may as well be one on its input.
+        let output_norm = match config.logit_scale {
+            1.0 => upload.norm("output_norm", config.rms_eps)?,
+            scale => upload.scaled_norm("output_norm", scale.into())?,
+        };
         Ok(Model {
             base,
             token_embd,
@@ -112,7 +116,7 @@ fn shared_table(
     if let Some((_, table)) = tables.iter().find(|(of, _)| *of == rotary) {
         return Ok(table.clone());
     }
-    let table = Table::new(gpu, &rotary.frequencies, rotary.scale, positions)?;
+    let table = Table::scaled(gpu, &rotary.frequencies, |position| rotary.factor(position), positions)?;
     tables.push((rotary, table.clone()));
     Ok(table)
 }
@@ -138,7 +142,7 @@ impl<'b> Upload<'_, 'b> {
             }),
         };
         Ok(Layer {
-            attn_norm: self.norm(&name("attn_norm"), eps)?,
+            attn_norm: self.pre_norm(shape.pre_norms, &name("attn_norm"))?,
             attn_q: self.optional(&name("attn_q")).await?,
             attn_k: self.optional(&name("attn_k")).await?,
             attn_v: self.optional(&name("attn_v")).await?,
@@ -168,7 +172,7 @@ impl<'b> Upload<'_, 'b> {
                 &name("post_attention_norm"),
                 config.width,
             )?,
-            ffn_norm: self.norm(&name("ffn_norm"), eps)?,
+            ffn_norm: self.pre_norm(shape.pre_norms, &name("ffn_norm"))?,
             dense: match shape.ffn_width {
                 0 => None,
                 _ => Some(self.dense(layer).await?),

@@ -78,6 +78,15 @@ impl<'b> Upload<'_, 'b> {
         }
     }
 
+    /// The norm `name` before a block, or one that passes rows on where the layer has none.
+    pub fn pre_norm(&self, present: bool, name: &str) -> Result<Norm, GpuError> {
+        let config = self.base.config();
+        match present {
+            true => self.norm(name, config.rms_eps),
+            false => Norm::passing(self.gpu, name, config.width),
+        }
+    }
+
     /// The norm `name` of queries with the factor on the scores: a rotary embedding that turns a part of a head cannot have it.
     pub fn scaled_norm(&self, name: &str, factor: f64) -> Result<Norm, GpuError> {
         let weight: Vec<f32> =

@@ -116,6 +116,7 @@ async fn attention(gpu: &Gpu) -> Result<(), GpuError> {
         head_size,
         window: None,
         sinks: None,
+        softcap: None,
         bounds: &bounds,
         rows: t,
         longest: t,

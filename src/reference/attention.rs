@@ -15,6 +15,21 @@ pub fn forward(
     heads: usize,
     kv_heads: usize,
 ) -> (Vec<f64>, Vec<f64>) {
+    forward_capped(q, k, v, starts, window, heads, kv_heads, None)
+}
+
+/// [`forward`] with `c·tanh(s/c)` in the place of every score `s`, where `softcap` is `c`.
+pub fn forward_capped(
+    q: &[f64],
+    k: &[f64],
+    v: &[f64],
+    starts: &[u32],
+    window: Option<usize>,
+    heads: usize,
+    kv_heads: usize,
+    softcap: Option<f64>,
+) -> (Vec<f64>, Vec<f64>) {
+    let score = |q: &[f64], k: &[f64]| capped(dot(q, k), softcap);
     let tokens = starts.len();
     let size = q.len() / (tokens * heads);
     let mut out = vec![0.0; q.len()];
@@ -27,16 +42,16 @@ pub fn forward(
 
             let mut max = f64::NEG_INFINITY;
             for j in first..=i {
-                max = max.max(dot(q, row(k, j * kv_heads + g, size)));
+                max = max.max(score(q, row(k, j * kv_heads + g, size)));
             }
             let mut sum = 0.0;
             for j in first..=i {
-                sum += (dot(q, row(k, j * kv_heads + g, size)) - max).exp();
+                sum += (score(q, row(k, j * kv_heads + g, size)) - max).exp();
             }
             let row_lse = max + sum.ln();
             lse[i * heads + h] = row_lse;
             for j in first..=i {
-                let p = (dot(q, row(k, j * kv_heads + g, size)) - row_lse).exp();
+                let p = (score(q, row(k, j * kv_heads + g, size)) - row_lse).exp();
                 add_scaled(row_mut(&mut out, i * heads + h, size), p, row(v, j * kv_heads + g, size));
             }
         }
@@ -77,6 +92,25 @@ pub fn backward(
     dk: &mut [f64],
     dv: &mut [f64],
 ) -> Vec<f64> {
+    backward_capped(dout, q, k, v, starts, window, heads, kv_heads, out, lse, dk, dv, None)
+}
+
+/// [`backward`] of [`forward_capped`]: `dS` has the factor `1 − (s/c)²` besides, where `s` is the capped score.
+pub fn backward_capped(
+    dout: &[f64],
+    q: &[f64],
+    k: &[f64],
+    v: &[f64],
+    starts: &[u32],
+    window: Option<usize>,
+    heads: usize,
+    kv_heads: usize,
+    out: &[f64],
+    lse: &[f64],
+    dk: &mut [f64],
+    dv: &mut [f64],
+    softcap: Option<f64>,
+) -> Vec<f64> {
     let tokens = starts.len();
     let size = q.len() / (tokens * heads);
     let mut dq = vec![0.0; q.len()];
@@ -88,9 +122,11 @@ pub fn backward(
             let mean_dp = dot(dout, row(out, n, size)); // Σ_j P_j·dP_j
             for j in first_visible(i, starts, window)..=i {
                 let m = j * kv_heads + g;
-                let p = (dot(q, row(k, m, size)) - lse[n]).exp();
+                let score = capped(dot(q, row(k, m, size)), softcap);
+                let p = (score - lse[n]).exp();
                 let dp = dot(dout, row(v, m, size));
-                let ds = p * (dp - mean_dp);
+                let slope = softcap.map_or(1.0, |cap| 1.0 - (score / cap).powi(2));
+                let ds = slope * p * (dp - mean_dp);
                 add_scaled(row_mut(&mut dq, n, size), ds, row(k, m, size));
                 add_scaled(row_mut(dk, m, size), ds, q);
                 add_scaled(row_mut(dv, m, size), p, dout);
@@ -98,6 +134,11 @@ pub fn backward(
         }
     }
     dq
+}
+
+/// A score under a softcap.
+fn capped(score: f64, softcap: Option<f64>) -> f64 {
+    softcap.map_or(score, |cap| cap * (score / cap).tanh())
 }
 
 /// The first key row that query row `i` attends to.

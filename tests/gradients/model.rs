@@ -6,7 +6,7 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use rullama_train::adapter::lora::{Slot, slots};
 use rullama_train::base::Module;
-use rullama_train::base::config::{Activation, Config, DeltaNet, Experts, LayerConfig, Yarn};
+use rullama_train::base::config::{Activation, Config, DeltaNet, Experts, LayerConfig, QueryGrowth, Yarn};
 use rullama_train::data::batch::{IGNORE, MicroBatch, Sample};
 use rullama_train::reference::embedding;
 use rullama_train::reference::model::{Adapter, Gradients, Model, Pair, Weights};
@@ -53,6 +53,7 @@ fn like_e2b() -> Config {
             layer(false, Some(2)),
             layer(true, Some(3)),
         ],
+        ..Config::default()
     }
 }
 
@@ -143,6 +144,7 @@ fn like_gpt_oss() -> Config {
             beta_fast: 4.0,
             beta_slow: 1.0,
             whole: false,
+            scale: Yarn::usual_scale(8.0),
         }),
         sinks: true,
         activation: Activation::SwigluOai,
@@ -151,6 +153,34 @@ fn like_gpt_oss() -> Config {
     };
     let sliding = LayerConfig { window: Some(3), experts_split: true, ..mixture.clone() };
     Config { layers: vec![sliding, mixture], ..like }
+}
+
+/// A layer without rotary embedding, one whose queries grow with their positions and whose YaRN has a scale of its own, and a factor on
+/// the logits: SmolLM3, Mistral 3 and Granite.
+fn like_mistral3() -> Config {
+    let like = like_llama();
+    let still = LayerConfig { turns: false, ..like.layers[0].clone() };
+    let yarn = like_gpt_oss().layers[0].yarn.map(|yarn| Yarn { scale: 1.7, ..yarn });
+    let grows = LayerConfig {
+        yarn,
+        query_growth: Some(QueryGrowth { beta: 0.6, original_context: 2 }),
+        ..still.clone()
+    };
+    Config { logit_scale: 0.3, layers: vec![still, LayerConfig { turns: true, ..grows }], ..like }
+}
+
+/// A softcap on the scores, in windows and without: Gemma 2.
+fn like_gemma2() -> Config {
+    let like = like_llama();
+    let full = LayerConfig { post_norms: true, score_softcap: Some(0.7), ..like.layers[0].clone() };
+    Config { softcap: Some(9.0), layers: vec![LayerConfig { window: Some(3), ..full.clone() }, full], ..like }
+}
+
+/// Norms behind the blocks alone, and of whole rows of queries and keys, or of their heads: OLMo 2 and EXAONE 4.
+fn like_olmo2() -> Config {
+    let like = like_llama();
+    let heads = LayerConfig { pre_norms: false, post_norms: true, qk_norm: true, ..like.layers[0].clone() };
+    Config { layers: vec![LayerConfig { qk_norm_of_rows: true, ..heads.clone() }, heads], ..like }
 }
 
 /// Delta nets with value heads that share a key head, and a layer of attention with a gated output and half of each head rotated.
@@ -181,7 +211,7 @@ fn like_qwen35moe() -> Config {
     Config { layers, ..like }
 }
 
-fn configs() -> [(&'static str, Config); 9] {
+fn configs() -> [(&'static str, Config); 12] {
     [
         ("like e2b", like_e2b()),
         ("like 31b", like_31b()),
@@ -190,6 +220,9 @@ fn configs() -> [(&'static str, Config); 9] {
         ("like llama", like_llama()),
         ("like qwen3moe", like_qwen3moe()),
         ("like gpt-oss", like_gpt_oss()),
+        ("like mistral3", like_mistral3()),
+        ("like gemma2", like_gemma2()),
+        ("like olmo2", like_olmo2()),
         ("like qwen35", like_qwen35()),
         ("like qwen35moe", like_qwen35moe()),
     ]

@@ -213,6 +213,7 @@ const LONGER: &[(&str, &str)] = &[
     ("src/ops/matvec/mod.rs", "product"),
     ("src/reference/adamw.rs", "adamw"),
     ("src/reference/attention.rs", "backward"),
+    ("src/reference/attention.rs", "backward_capped"),
     ("src/reference/lora.rs", "backward"),
     ("src/reference/model/backward.rs", "attention_backward"),
     ("src/reference/model/tensors.rs", "from_tensors"),

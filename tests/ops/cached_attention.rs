@@ -52,8 +52,19 @@ pub fn forward(gpu: &Gpu) -> Outcome {
         let (q, k, v) =
             (of_size(1, tokens * q_width), of_size(2, tokens * kv_width), values(3, tokens * kv_width));
         let starts = vec![0; tokens];
-        let (mut expected, mut lse) =
-            reference::attention::forward(&wide(&q), &wide(&k), &wide(&v), &starts, window, heads, kv_heads);
+        let [wide_q, wide_k, wide_v] = [&q, &k, &v].map(|x| wide(x));
+        // Every third past has a softcap.
+        let softcap = past.is_multiple_of(3).then_some(2.5f32);
+        let (mut expected, mut lse) = reference::attention::forward_capped(
+            &wide_q,
+            &wide_k,
+            &wide_v,
+            &starts,
+            window,
+            heads,
+            kv_heads,
+            softcap.map(f64::from),
+        );
         // Every other past has sinks.
         let sinks = (past % 2 == 0).then(|| values(7, heads).iter().map(|x| 3.0 * x).collect::<Vec<f32>>());
         if let Some(sinks) = &sinks {
@@ -73,8 +84,15 @@ pub fn forward(gpu: &Gpu) -> Outcome {
         let result = Block::output(gpu, (0, 0), q_width, rows);
         let before = gpu.upload("past", &[past as u32])?;
         let parts = Parts::new(gpu, heads, q_width)?;
-        let attention =
-            CachedAttention { heads, gated: false, kv_heads, head_size, window, sinks: sinks.as_ref() };
+        let attention = CachedAttention {
+            heads,
+            gated: false,
+            kv_heads,
+            head_size,
+            window,
+            sinks: sinks.as_ref(),
+            softcap,
+        };
         let context = tokens + 100;
         run(gpu, |rec| {
             attention.forward(rec, &result.rows, &products.rows, &cache, &before, context, &parts, rows);

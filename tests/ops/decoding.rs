@@ -248,17 +248,20 @@ pub fn residual_and_next(gpu: &Gpu) -> Outcome {
         if let Some(adapter) = &adapter {
             product = sum(&product, &adapter.term(0));
         }
-        let normed =
-            |x: &[f64], w: &[f32]| reference::rms_norm::forward(x, Some(&wide(w)), width, f64::from(EPS));
-        let term = if is_normed { normed(&product, &weight) } else { product.clone() };
+        // The next norm may have an ε of its own.
+        let next_eps = if width == 1536 { 0.25 } else { EPS };
+        let normed = |x: &[f64], w: &[f32], eps: f32| {
+            reference::rms_norm::forward(x, Some(&wide(w)), width, f64::from(eps))
+        };
+        let term = if is_normed { normed(&product, &weight, EPS) } else { product.clone() };
         let expected = scaled(scale, &sum(&wide(&stream), &term));
-        let expected_next = normed(&expected, &next_weight);
+        let expected_next = normed(&expected, &next_weight, next_eps);
 
         let y = Block::input(gpu, (0, 0), width + z_width, &beside(&y, width, z, z_width));
         let stream = Block::in_out(gpu, (0, 0), width, &stream);
         let next = Block::output(gpu, (0, 0), width, rows);
         let first = if is_normed { norm(gpu, &weight) } else { Norm::identity(width) };
-        let second = norm(gpu, &next_weight);
+        let second = Norm { eps: next_eps, ..norm(gpu, &next_weight) };
         let up = adapter.as_ref().map(|a| a.up(width));
         let then = with_next.then_some(Next { norm: &second, integers: None });
         run(gpu, |rec| {

@@ -5,6 +5,7 @@ use rullama_train::gpu::Gpu;
 use rullama_train::ops::bias;
 use rullama_train::ops::dropout::{self, Mask};
 use rullama_train::ops::gated::plain as gated;
+use rullama_train::ops::rms_norm::{Norm, columns, plain};
 use rullama_train::ops::rope;
 use rullama_train::ops::scale;
 use rullama_train::reference;
@@ -15,6 +16,8 @@ use super::check::{Block, Check, Outcome, Tolerance, run, scaled, sum, values, w
 const ROPE: Tolerance = Tolerance { norm: 2e-7, relative: 0.0, absolute: 3e-7 };
 /// tanh is good to 1e-7 of 1. Where it nears -1, around -5, 1 − tanh² keeps that error times 5·(1 + 3·0.0447·25)/2.
 const GATED: Tolerance = Tolerance { norm: 1e-6, relative: 1e-6, absolute: 3e-6 };
+/// A few roundings of each element, and the mean's.
+const NORM: Tolerance = Tolerance { norm: 5e-7, relative: 1e-6, absolute: 5e-7 };
 /// One rounding per step.
 const SUM: Tolerance = Tolerance { norm: 1.2e-7, relative: 2.4e-7, absolute: 1.2e-7 };
 
@@ -34,6 +37,49 @@ pub fn biases(gpu: &Gpu) -> Outcome {
         let bias_buffer = gpu.upload("bias", &b)?;
         run(gpu, |rec| bias::forward(rec, block.rows.from(8), &bias_buffer, width, height))?;
         check.close(&name, stride, &block.read(gpu, &name)?, &expected)?;
+    }
+    check.done()
+}
+
+/// A norm of some columns of wider rows; the columns beside them stay.
+pub fn norms_of_columns(gpu: &Gpu) -> Outcome {
+    let mut check = Check::new("rms_norm of columns", NORM);
+    for (height, width) in &SHAPES[..4] {
+        let (height, width) = (*height, *width);
+        let name = format!("[{height}, {width}]");
+        let stride = width + 12;
+        let (y, w) = (values(1, height * stride), values(2, width));
+        let mut expected = wide(&y);
+        for row in expected.chunks_exact_mut(stride) {
+            let normed =
+                reference::rms_norm::forward(&row[8..][..width], Some(&wide(&w)), width, 1e-3f32.into());
+            row[8..][..width].copy_from_slice(&normed);
+        }
+        let norm = Norm::new(gpu, "norm", Some(&w), width, 1e-3)?;
+        let block = Block::in_out(gpu, (0, 0), stride, &y);
+        run(gpu, |rec| columns::in_place(rec, block.rows.from(8), &norm, height))?;
+        check.close(&name, stride, &block.read(gpu, &name)?, &expected)?;
+    }
+    check.done()
+}
+
+/// Rows that a norm passes on, and their gradients.
+pub fn norms_that_pass(gpu: &Gpu) -> Outcome {
+    let mut check = Check::new("passing norm", NORM);
+    for (height, width) in &SHAPES[..4] {
+        let (height, width) = (*height, *width);
+        let norm = Norm::passing(gpu, "passing", width)?;
+        let x: Vec<f32> = values(1, height * width).iter().map(|x| 1e3 * x).collect();
+        let (x_block, y) = (Block::input(gpu, (0, 0), width, &x), Block::output(gpu, (0, 0), width, height));
+        let dx = Block::output(gpu, (0, 0), width, height);
+        run(gpu, |rec| {
+            plain::forward(rec, &y.rows, &x_block.rows, &norm, None, 1.0, height);
+            plain::backward(rec, &dx.rows, &x_block.rows, &x_block.rows, &norm, height, None);
+        })?;
+        for (what, block) in [("forward", &y), ("backward", &dx)] {
+            let name = format!("{what} [{height}, {width}]");
+            check.close(&name, width, &block.read(gpu, &name)?, &wide(&x))?;
+        }
     }
     check.done()
 }

@@ -81,7 +81,7 @@ const ALL: &[GgmlType] = &GgmlType::SUPPORTED;
 const COMMON: &[GgmlType] = &[GgmlType::F32, F16, Q5_0, Q8_0, Q4_K, Q6_K];
 const OTHERS: &[GgmlType] = &[BF16, Q4_0, Q4_1, Q5_1, Q2_K, Q3_K, Q5_K, IQ4_NL, IQ4_XS, MXFP4];
 
-const CASES: [Case; 129] = [
+const CASES: [Case; 131] = [
     case("adamw", "ten steps of adamw and sgd, with clipping", F32, adamw::ten_steps),
     case("adamw", "gradients that are not finite", F32, adamw::non_finite),
     case("argmax", "the likeliest token", F32, decoding::likeliest),
@@ -107,6 +107,8 @@ const CASES: [Case; 129] = [
     case("cached_gated", "feed-forward and per-layer inputs", F32, decoding::gates),
     case("cached_gated", "many threads per column", F32, |gpu| split(gpu, decoding::gates)),
     case("bias", "added to some columns", F32, elementwise::biases),
+    case("rms_norm", "of some columns", F32, elementwise::norms_of_columns),
+    case("rms_norm", "that passes rows on", F32, elementwise::norms_that_pass),
     case("cached_heads", "queries, keys and values into the cache", F32, decoding::heads_and_cache),
     case("cross_entropy", "forward", F32, cross_entropy::forward),
     case("cross_entropy", "backward", F32, cross_entropy::backward),

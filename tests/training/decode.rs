@@ -43,15 +43,14 @@ pub(super) struct Case {
     pub ids: Vec<u32>,
 }
 
+fn golden_case(name: &str) -> Case {
+    let g = Golden::read(&Path::new("tests/golden").join(name));
+    Case { name: name.into(), adapter: g.adapter.clone(), ids: g.first.ids.clone(), base: g.base }
+}
+
 /// The golden models, which together cover every part, and the tiny one with an adapter of large effect.
 pub(super) fn cases() -> Vec<Case> {
-    let mut cases: Vec<Case> = golden::FOLDERS
-        .into_iter()
-        .map(|name| {
-            let g = Golden::read(&Path::new("tests/golden").join(name));
-            Case { name: name.into(), adapter: g.adapter.clone(), ids: g.first.ids.clone(), base: g.base }
-        })
-        .collect();
+    let mut cases: Vec<Case> = golden::FOLDERS.into_iter().map(golden_case).collect();
     let base = Base::tiny().expect("the model in the program");
     let adapter = random_adapter(&base, 6, 7);
     // Longer than its window of 64.
@@ -144,26 +143,37 @@ const WAYS: [(usize, usize); 4] = [(7, 8), (1, 2), (100, 9), (60, 32)];
 /// Compares every row's logits with the training forward: with the adapter unmerged, divided in three ways, and for the base in
 /// a fourth.
 pub fn against_training(gpu: &Gpu) -> Result<(), Failed> {
-    compare(gpu, &WAYS[1..], &WAYS[..1])
+    compare(gpu, cases(), &WAYS[1..], &WAYS[..1])
+}
+
+/// The families with parts of their own in decoding, in one way.
+pub fn kin(gpu: &Gpu) -> Result<(), Failed> {
+    let names = ["smollm3", "mistral3", "gemma2", "exaone4", "olmo2"];
+    compare(gpu, names.into_iter().map(golden_case).collect(), &WAYS[..1], &[])
 }
 
 /// Like [`against_training`], with the keys of every attention split over workgroups.
 pub fn keys_split(gpu: &Gpu) -> Result<(), Failed> {
-    compare(&gpu.with_kernels(gpu.kernels().filling(1 << 20)), &WAYS[..1], &[])
+    compare(&gpu.with_kernels(gpu.kernels().filling(1 << 20)), cases(), &WAYS[..1], &[])
 }
 
 /// Long passes with f16 operands, compared with the training forward with f16 operands: both round, but at different places.
 pub fn in_f16(gpu: &Gpu) -> Result<(), Failed> {
-    compare(gpu, &WAYS[2..], &WAYS[3..])
+    compare(gpu, cases(), &WAYS[2..], &WAYS[3..])
 }
 
 /// Single tokens, with products in bytes wherever formats have them.
 pub fn in_bytes(gpu: &Gpu) -> Result<(), Failed> {
-    compare(&gpu.with_kernels(gpu.kernels().filling(2)), &WAYS[..1], &WAYS[..1])
+    compare(&gpu.with_kernels(gpu.kernels().filling(2)), cases(), &WAYS[..1], &WAYS[..1])
 }
 
-fn compare(gpu: &Gpu, adapted: &[(usize, usize)], base: &[(usize, usize)]) -> Result<(), Failed> {
-    for case in cases() {
+fn compare(
+    gpu: &Gpu,
+    cases: Vec<Case>,
+    adapted: &[(usize, usize)],
+    base: &[(usize, usize)],
+) -> Result<(), Failed> {
+    for case in cases {
         let model = Model::load(gpu, &case.base, 128)?;
         let mixture = case.base.config().layers.iter().any(|l| l.experts.is_some());
         let mut without = case.adapter.clone();

@@ -37,7 +37,7 @@ fn main() -> std::process::ExitCode {
     type Run = fn(&Gpu) -> Result<(), Failed>;
     const F32: &[Variant] = &[Variant::F32];
 
-    let cases: [(&str, &[Variant], Run); 46] = [
+    let cases: [(&str, &[Variant], Run); 47] = [
         ("chat: twenty steps of the recipe against PyTorch", F32, chat::twenty_steps),
         (
             "splits: a repeated step gives the same bits, and micro-batches of any size the same numbers",
@@ -111,6 +111,7 @@ fn main() -> std::process::ExitCode {
             decode::against_training,
         ),
         ("decode: with keys split over workgroups", F32, decode::keys_split),
+        ("decode: families that differ by numbers", F32, decode::kin),
         (
             "decode: the plan counts what replies take",
             &[Variant::F32, Variant::F16, Variant::Coop8, Variant::Coop16],

@@ -31,7 +31,7 @@ pub struct BuiltIn {
 }
 
 /// Ollama's rendering of a layout's text.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub enum InOllama {
     /// By its own code of this name.
     Code(&'static str),

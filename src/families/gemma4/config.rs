@@ -33,6 +33,7 @@ pub(super) fn read(gguf: &Gguf) -> Result<Config, Error> {
         context_length: keys.size("context_length", u32::MAX)?,
         rope_freq_factors: full_head_size.map(|size| rope_freq_factors(gguf, size)).transpose()?,
         layers,
+        ..Config::default()
     })
 }
 

@@ -8,6 +8,7 @@ mod tools;
 
 use super::{AdapterNames, Family, SamplingDefaults, qwen3, uniform};
 use crate::data::tokenizer::TokenizerSpec;
+pub(super) use reply::SYNTAX as REPLIES;
 
 /// `general.architecture`.
 pub const NAME: &str = "qwen35";

@@ -10,7 +10,7 @@ use crate::data::digits;
 use crate::data::template::{ReplySyntax, ToolCall};
 use crate::families::tool_calls;
 
-pub(super) static SYNTAX: ReplySyntax = ReplySyntax { parse_calls: parse, ..tool_calls::QWEN };
+pub(in crate::families) static SYNTAX: ReplySyntax = ReplySyntax { parse_calls: parse, ..tool_calls::QWEN };
 
 /// The calls in `text`: one with a mark per argument, or JSON as Qwen 3 writes it.
 fn parse(text: &str, tools: &[Value]) -> Vec<ToolCall> {

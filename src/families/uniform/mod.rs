@@ -23,6 +23,10 @@ pub(super) struct Traits {
     pub qk_norm: bool,
     /// Whether the file stores the two rows of a rotary pair side by side.
     pub interleaved: bool,
+    /// Whether norms stand behind the blocks and not before them.
+    pub norms_behind: bool,
+    /// Whether the norms of queries and keys, where there are any, are of whole rows.
+    pub qk_norm_of_rows: bool,
     /// Matrices that always have a bias. Other matrices of attention have one where the file has it.
     pub biases: &'static [Module],
 }
@@ -68,6 +72,9 @@ pub(super) fn config(gguf: &Gguf, traits: &Traits) -> Result<Config, Error> {
         yarn: stretch.yarn,
         interleaved: traits.interleaved,
         qk_norm: traits.qk_norm,
+        qk_norm_of_rows: traits.qk_norm_of_rows,
+        pre_norms: !traits.norms_behind,
+        post_norms: traits.norms_behind,
         score_scale: score_scale(&keys, head_size)?,
         activation: Activation::Silu,
         experts,
@@ -96,6 +103,20 @@ pub(super) fn config(gguf: &Gguf, traits: &Traits) -> Result<Config, Error> {
         layers: layers.collect(),
         ..Config::default()
     })
+}
+
+/// Whether each layer sees a window alone. The key holds the distance of full layers, or one bool for each layer; without it, the last of
+/// `full_every` layers is full.
+pub(super) fn sliding(keys: &Keys, count: usize, full_every: usize) -> Result<Vec<bool>, Error> {
+    let name = "attention.sliding_window_pattern";
+    let by_distance = |every: usize| (0..count).map(|i| i % every != every - 1).collect();
+    if let Ok(Some(every)) = keys.integer(name) {
+        return Ok(by_distance((every as usize).max(1)));
+    }
+    match keys.gguf.value(&keys.key(name)) {
+        Some(_) => keys.pattern(name, count),
+        None => Ok(by_distance(full_every)),
+    }
 }
 
 /// The layers that a pass runs: those for multi-token prediction, at the end of the file, are not among them.
@@ -177,15 +198,17 @@ fn yarn(keys: &Keys, whole: bool) -> Result<Yarn, Error> {
         beta_fast: number("rope.scaling.yarn_beta_fast", 32.0)?.into(),
         beta_slow: number("rope.scaling.yarn_beta_slow", 1.0)?.into(),
         whole,
+        scale: Yarn::usual_scale(keys.positive("rope.scaling.factor")?.into()),
     };
-    let usual = [
-        ("rope.scaling.yarn_ext_factor", 1.0),
-        ("rope.scaling.yarn_attn_factor", 1.0),
-        ("rope.scaling.attn_factor", 1.0),
-    ];
-    for (name, value) in usual {
-        if number(name, value)? != value {
-            return Err(keys.wrong(name, &format!("{value} or no such key")));
+    // Some files have the scale itself, which follows from the factor.
+    let follows = |name: &str, value: f32| {
+        name.ends_with("attn_factor") && (f64::from(value) / yarn.scale - 1.0).abs() < 1e-4
+    };
+    for name in ["rope.scaling.yarn_ext_factor", "rope.scaling.yarn_attn_factor", "rope.scaling.attn_factor"]
+    {
+        let value = number(name, 1.0)?;
+        if value != 1.0 && !follows(name, value) {
+            return Err(keys.wrong(name, "1 or no such key"));
         }
     }
     match yarn.factor >= 1.0 {

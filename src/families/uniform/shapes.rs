@@ -71,7 +71,7 @@ pub(in crate::families) fn tensors(shape: &Shape, traits: &Traits) -> Tensors {
     tensors.vector("output_norm".into(), d, 1.0);
     for layer in 0..shape.layers {
         attention(&mut tensors, shape, layer, traits);
-        feed_forward(&mut tensors, shape, layer);
+        feed_forward(&mut tensors, shape, layer, traits);
     }
     tensors
 }
@@ -80,14 +80,15 @@ fn attention(tensors: &mut Tensors, shape: &Shape, layer: usize, traits: &Traits
     let (d, [_, head_size]) = (shape.width, shape.head_sizes);
     let (queries, keys) = (shape.heads * head_size, shape.kv_heads[1] * head_size);
     let name = |last: &str| format!("blk.{layer}.{last}");
-    tensors.vector(name("attn_norm"), d, 1.0);
+    tensors.vector(name(if traits.norms_behind { "post_attention_norm" } else { "attn_norm" }), d, 1.0);
     tensors.matrix(name("attn_q"), &[d, queries], GgmlType::Q4_K);
     tensors.matrix(name("attn_k"), &[d, keys], GgmlType::Q4_K);
     tensors.matrix(name("attn_v"), &[d, keys], q4_k_m(layer, shape.layers));
     tensors.matrix(name("attn_output"), &[queries, d], GgmlType::Q4_K);
     if traits.qk_norm {
-        tensors.vector(name("attn_q_norm"), head_size, 1.0);
-        tensors.vector(name("attn_k_norm"), head_size, 1.0);
+        let sizes = if traits.qk_norm_of_rows { [queries, keys] } else { [head_size; 2] };
+        tensors.vector(name("attn_q_norm"), sizes[0], 1.0);
+        tensors.vector(name("attn_k_norm"), sizes[1], 1.0);
     }
     for module in traits.biases {
         let rows = if *module == crate::base::Module::AttnQ { queries } else { keys };
@@ -95,11 +96,11 @@ fn attention(tensors: &mut Tensors, shape: &Shape, layer: usize, traits: &Traits
     }
 }
 
-fn feed_forward(tensors: &mut Tensors, shape: &Shape, layer: usize) {
+fn feed_forward(tensors: &mut Tensors, shape: &Shape, layer: usize, traits: &Traits) {
     let (d, f, q4) = (shape.width, shape.ffn_width, GgmlType::Q4_K);
     let down_type = q4_k_m(layer, shape.layers);
     let name = |last: &str| format!("blk.{layer}.{last}");
-    tensors.vector(name("ffn_norm"), d, 1.0);
+    tensors.vector(name(if traits.norms_behind { "post_ffw_norm" } else { "ffn_norm" }), d, 1.0);
     let Some([count, _, width]) = shape.experts else {
         tensors.matrix(name("ffn_gate"), &[d, f], q4);
         tensors.matrix(name("ffn_up"), &[d, f], q4);

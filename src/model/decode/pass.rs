@@ -29,7 +29,7 @@ use crate::ops::matvec::integers::{self, Integers};
 use crate::ops::matvec::{self, Down, Ended};
 use crate::ops::output_gate;
 use crate::ops::pass::Pass;
-use crate::ops::rms_norm;
+use crate::ops::rms_norm::{self, Norm};
 
 impl<'a> Decoder<'a> {
     /// All layers for `rows` tokens, up to the output norm, of a model that is entirely on the device. Mirrors `forward.rs`.
@@ -76,8 +76,17 @@ impl<'a> Decoder<'a> {
         let (l, lw) = (&config.layers[layer], &self.w.model.layers[layer]);
         let matrices = self.qkv(layer);
         let mut products = self.products(rec, layer, Input::AttnNormed, &w.normed, &matrices, rows);
-        if l.output_gate {
+        let (mut q_norm, mut k_norm) = (&lw.attn_q_norm, lw.attn_k_norm.as_ref());
+        let nothing = Norm::identity(l.head_size);
+        if l.output_gate || l.qk_norm_of_rows {
             products = Unfinished::of(&self.add_terms(rec, products, &matrices, rows), None);
+        }
+        if l.qk_norm && l.qk_norm_of_rows {
+            rms_norm::columns::in_place(rec, products.rows.all(), q_norm, rows);
+            if let Some(k_norm) = k_norm {
+                rms_norm::columns::in_place(rec, products.rows.from(q_norm.width), k_norm, rows);
+            }
+            (q_norm, k_norm) = (&nothing, k_norm.map(|_| &nothing));
         }
         let cache = self.caches[l.kv_donor.unwrap_or(layer)].as_ref().expect("donors have a cache");
         let (heads, kv_heads, head_size) = (l.heads, l.kv_heads, l.head_size);
@@ -87,16 +96,22 @@ impl<'a> Decoder<'a> {
             head_size,
             gated: l.output_gate,
             k_eq_v: l.k_eq_v,
-            q_norm: &lw.attn_q_norm,
-            kv_norms: lw.attn_k_norm.as_ref().map(|k_norm| [k_norm, &lw.attn_v_norm]),
+            q_norm,
+            kv_norms: k_norm.map(|k_norm| [k_norm, &lw.attn_v_norm]),
             cache,
             tables: lw.rope.as_ref().expect("the layer has attention").each_ref(),
         };
         cached_heads::forward(rec, &products, &shape, &w.tokens, rows);
         let products = products.rows;
-        let sinks = lw.sinks.as_ref();
-        let shape =
-            CachedAttention { heads, gated: l.output_gate, kv_heads, head_size, window: l.window, sinks };
+        let shape = CachedAttention {
+            heads,
+            gated: l.output_gate,
+            kv_heads,
+            head_size,
+            window: l.window,
+            sinks: lw.sinks.as_ref(),
+            softcap: l.score_softcap,
+        };
         let mut attention = w.wide.reshaped(heads * head_size);
         let context = w.lengths.context;
         shape.forward(rec, &attention, &products, cache, &w.tokens, context, &w.parts, rows);

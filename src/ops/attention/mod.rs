@@ -43,6 +43,8 @@ pub struct Attention<'a> {
     pub sinks: Option<&'a wgpu::Buffer>,
     /// First row and one past the last row of each token's sample, `[T, 2]` u32.
     pub bounds: &'a wgpu::Buffer,
+    /// `c` of `c·tanh(s/c)` on the scores; `None` without. Only the kernels of shaders/attention/tiled.wgsl have it.
+    pub softcap: Option<f32>,
     /// `T`.
     pub rows: usize,
     /// Tokens of the longest sample.
@@ -114,6 +116,11 @@ fn half(rec: &Recorder) -> bool {
     rec.gpu().kernels().half_operands()
 }
 
+/// The shaders' size for a softcap of scores: the bits of its f32, 0 without.
+pub(in crate::ops) fn cap(softcap: Option<f32>) -> u32 {
+    softcap.map_or(0, f32::to_bits)
+}
+
 /// Index of the binding of the sinks.
 const SINKS: u32 = 10;
 
@@ -159,18 +166,24 @@ impl<'a> Attention<'a> {
             scale: 1.0 / (self.q_scale * self.k_scale),
         };
         let alike = ["delta", "sum_heads"].contains(&entry);
-        let kernel = match shader(rec) {
+        let kernel = match self.shader(rec) {
             Shader::Simd(lanes) if !alike => Kernel::new("attention/software", entry)
                 .with_lanes(lanes)
                 .with_size("HEAD4", (self.head_size / 4) as u32),
             Shader::Matrices(lanes) if !alike => Kernel::new("attention/coop8", entry)
                 .with_size("LANES", lanes)
                 .with_sizes(coop8_sizes(self.head_size)),
-            _ => Kernel::new("attention/tiled", entry).with_sizes(sizes(self.head_size, half(rec))),
+            _ => Kernel::new("attention/tiled", entry)
+                .with_sizes(sizes(self.head_size, half(rec)))
+                .with_size("CAP", cap(self.softcap)),
         };
         let has_sinks = bindings.iter().any(|binding| binding.index == SINKS);
         let kernel = kernel.with_size("SINKS", u32::from(has_sinks));
         rec.dispatch(kernel, &params, bindings, workgroups);
+    }
+
+    fn shader(&self, rec: &Recorder) -> Shader {
+        if self.softcap.is_some() { Shader::Plain } else { shader(rec) }
     }
 
     /// Upper bound on the queries that attend to one key.
@@ -188,7 +201,7 @@ impl<'a> Attention<'a> {
     }
 
     fn blocks(&self, rec: &Recorder, heads: usize) -> [u32; 3] {
-        let block = match shader(rec) {
+        let block = match self.shader(rec) {
             Shader::Plain => OWN_ROWS,
             Shader::Simd(lanes) => 2 * lanes as usize,
             Shader::Matrices(_) => COOP8_OWN_ROWS,
@@ -200,7 +213,7 @@ impl<'a> Attention<'a> {
     pub fn forward(&self, rec: &mut Recorder, out: &Rows, lse: &Rows, q: &Rows, k: &Rows, v: &Rows) {
         let blocks = self.blocks(rec, self.heads);
         let mut bindings = vec![q.bind(1), k.bind(2), v.bind(3), self.bounds(), out.bind(6), lse.bind(7)];
-        if let Shader::Matrices(_) = shader(rec) {
+        if let Shader::Matrices(_) = self.shader(rec) {
             let mut bindings = vec![q.bind(1), k.bind(2), self.bounds(), lse.bind(7)];
             bindings.extend(self.sinks());
             self.dispatch(rec, "lse", &bindings, blocks);
@@ -228,7 +241,7 @@ impl<'a> Attention<'a> {
         }
         let blocks = self.blocks(rec, self.heads);
         self.dispatch(rec, "backward_q", &with(&saved, &[v.bind(3), dq.bind(6)]), blocks);
-        if let Shader::Simd(_) = shader(rec) {
+        if let Shader::Simd(_) = self.shader(rec) {
             let both = with(&saved, &[v.bind(3), dk.bind(6), dv.bind(9)]);
             return self.dispatch(rec, "backward_kv", &both, self.blocks(rec, self.kv_heads));
         }

@@ -17,6 +17,7 @@ struct Params {
     ended: u32,
     eps: f32,
     scale: f32,
+    next_eps: f32,
 }
 
 /// Maximum number of vec4s of a row per thread; with 256 threads, rows have up to 8192 columns.
@@ -74,9 +75,9 @@ pub fn forward(
         rank4: up.map_or(0, |u| (u.rank / 4) as u32),
         next: u32::from(next.is_some()),
         ended: u32::from(ended),
-        // One ε for both norms: a model has only one.
         eps: if norm.identity { next.map_or(0.0, |next| next.norm.eps) } else { norm.eps },
         scale,
+        next_eps: next.map_or(0.0, |next| next.norm.eps),
     };
     let b = up.map_or(rec.unused(2), |u| u.bind(2));
     let next_weights = next.map_or(norm, |next| next.norm).weights(rec, 4);
@@ -106,6 +107,7 @@ pub fn forward(
         .with_size("THREADS", (THREADS * groups) as u32)
         .with_size("GROUPED", u32::from(groups > 1))
         .with_size("INTEGERS", u32::from(integers.is_some()))
+        .with_size("TWO_EPS", u32::from(params.next_eps != params.eps && next.is_some()))
         .with_sizes([norm.size()]);
     rec.dispatch(kernel, &params, &bindings, [rows as u32, 1, 1]);
 }

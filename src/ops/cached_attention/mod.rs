@@ -2,6 +2,7 @@
 
 use crate::gpu::{ARRIVALS, Binding, Gpu, GpuError, Kernel, Recorder};
 use crate::ops::Rows;
+use crate::ops::attention;
 use crate::ops::cached_heads::Cache;
 
 /// Twin of `Params` in shaders/cached_attention/plain.wgsl.
@@ -57,15 +58,15 @@ impl Threads {
 /// Sizes that passes of every length ask for.
 pub(crate) fn sizes() -> Vec<Vec<(&'static str, u32)>> {
     let variants = [
-        (ALONE, 0, 0),
-        (ALONE, 1, 0),
-        (TOGETHER, 0, 0),
-        (TOGETHER, 1, 0),
-        (TOGETHER, 0, 1),
-        (TOGETHER, 1, 1),
+        (ALONE, 0, 0, 0),
+        (ALONE, 1, 0, 0),
+        (TOGETHER, 0, 0, 0),
+        (TOGETHER, 1, 0, 0),
+        (TOGETHER, 0, 1, 0),
+        (TOGETHER, 1, 1, attention::cap(Some(50.0))),
     ];
-    let sizes = |(threads, sinks, arriving): (Threads, u32, u32)| {
-        [&threads.sizes()[..], &[("SINKS", sinks), ("ARRIVING", arriving)]].concat()
+    let sizes = |(threads, sinks, arriving, cap): (Threads, u32, u32, u32)| {
+        [&threads.sizes()[..], &[("SINKS", sinks), ("ARRIVING", arriving), ("CAP", cap)]].concat()
     };
     variants.map(sizes).to_vec()
 }
@@ -85,6 +86,8 @@ pub struct CachedAttention<'a> {
     pub window: Option<usize>,
     /// One more score of each head, to which no value belongs, `[H]`.
     pub sinks: Option<&'a wgpu::Buffer>,
+    /// `c` of `c·tanh(s/c)` on the scores; `None` without.
+    pub softcap: Option<f32>,
 }
 
 /// Scratch for the partial results of several workgroups per query. All layers share it.
@@ -168,6 +171,7 @@ impl CachedAttention<'_> {
                 .with_sizes(threads.sizes())
                 .with_size("SINKS", u32::from(sinks.is_some()))
                 .with_size("ARRIVING", u32::from(arriving))
+                .with_size("CAP", attention::cap(self.softcap))
         };
         let forward = kernel("forward").with_constant("QUERIES", queries as u32);
         let bindings = [&of_cache[..], &of_parts, sinks.as_slice(), arrivals.as_slice()].concat();

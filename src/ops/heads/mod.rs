@@ -18,7 +18,7 @@ pub fn forward(p: &mut Pass, y: &Act, x: &Act, norm: &Norm, rotary: Option<Rotat
     if let Some(tiles) = y.tiles() {
         return coop16::forward(p.rec.now(), tiles, x, norm, rotary, heads, tokens);
     }
-    plain::forward(p.rec.now(), y.rows(), x.rows(), norm, None, 1.0, tokens * heads);
+    plain::forward(p.rec.now(), y.rows(), x.rows(), norm, None, 1.0, normed_rows(x, norm, tokens));
     if let Some((positions, table)) = rotary {
         rope::forward(p.rec.now(), y.rows(), positions, table, heads, tokens);
     }
@@ -57,7 +57,13 @@ pub fn backward(
     if let Some((positions, table)) = rotary {
         rope::backward(p.rec.now(), dy.rows(), positions, table, heads, tokens);
     }
-    plain::backward(p.rec.now(), dx.rows(), dy.rows(), x.rows(), norm, tokens * heads, None);
+    let rows = normed_rows(x, norm, tokens);
+    plain::backward(p.rec.now(), dx.rows(), dy.rows(), x.rows(), norm, rows, None);
+}
+
+/// Rows that a norm sees in those of `tokens` tokens: one for each head, or whole ones.
+fn normed_rows(x: &Act, norm: &Norm, tokens: usize) -> usize {
+    tokens * (x.rows().stride / norm.width)
 }
 
 /// [`backward`] of keys and of values: see [`forward_both`].

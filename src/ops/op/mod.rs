@@ -210,7 +210,7 @@ pub static OPS: [Op; 32] = [
         "rms_norm",
         Kind::Norm,
         &[Variant::F32, Variant::Plain, Variant::Packed],
-        &[("plain", norms), ("coop16", norms_packed)],
+        &[("plain", norms), ("columns", || vec![Vec::new()]), ("coop16", norms_packed)],
     ),
     op("rope", Kind::Norm, F32, &[]),
     op("row_factors", Kind::Product, &[Variant::F16], &[]),

@@ -72,8 +72,10 @@ pub(super) fn software() -> Vec<Sizes> {
 
 pub(super) fn attention_tiled() -> Vec<Sizes> {
     let each = |half| {
-        [(4, 0), (64, 1), (100, 0), (256, 0), (512, 0)]
-            .map(|(size, sinks)| [&attention::sizes(size, half)[..], &[("SINKS", sinks)]].concat())
+        let cap = attention::cap(Some(50.0));
+        [(4, 0, 0), (64, 1, cap), (100, 0, 0), (256, 0, cap), (512, 0, 0)].map(|(size, sinks, cap)| {
+            [&attention::sizes(size, half)[..], &[("SINKS", sinks), ("CAP", cap)]].concat()
+        })
     };
     [each(false), each(true)].concat()
 }
@@ -107,6 +109,7 @@ pub(super) fn block_ends() -> Vec<Sizes> {
             ("THREADS", 256 * groups),
             ("GROUPED", u32::from(groups > 1)),
             ("IDENTITY", identity),
+            ("TWO_EPS", u32::from(shares.is_multiple_of(2))),
         ]
     };
     let alone = (1..=block_end::MAX_SHARES as u32).map(|shares| sizes(shares, 4 / shares.min(4), 1, 0));

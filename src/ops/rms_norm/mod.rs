@@ -1,5 +1,6 @@
 //! RMSNorm over rows: `norm(x) = w·x / √(mean(x²) + ε)`, of whole tokens or of heads of a token.
 
+pub mod columns;
 pub mod coop16;
 pub mod gradient;
 pub mod plain;

@@ -23,8 +23,19 @@ pub struct Table {
 impl Table {
     /// For positions `0..positions` and frequencies in radians per position, one per pair. The rotated values are also multiplied by `scale`.
     pub fn new(gpu: &Gpu, frequencies: &[f64], scale: f64, positions: usize) -> Result<Table, GpuError> {
+        Table::scaled(gpu, frequencies, |_| scale, positions)
+    }
+
+    /// [`Table::new`] with a scale by position.
+    pub fn scaled(
+        gpu: &Gpu,
+        frequencies: &[f64],
+        scale: impl Fn(usize) -> f64,
+        positions: usize,
+    ) -> Result<Table, GpuError> {
         let mut table = Vec::with_capacity(positions * frequencies.len());
         for p in 0..positions {
+            let scale = scale(p);
             table.extend(frequencies.iter().map(|f| {
                 let angle = p as f64 * f;
                 [(scale * angle.cos()) as f32, (scale * angle.sin()) as f32]

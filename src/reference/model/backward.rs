@@ -38,7 +38,9 @@ impl Model<'_> {
         let zeros: Vec<Vec<f64>> = acts.layers.iter().map(|a| vec![0.0; a.k.len()]).collect();
         let mut shared = KeyValueGradients { dk: zeros.clone(), dv: zeros };
 
-        let dnormed = linear::backward(dlogits, self.output(), d);
+        let scale = f64::from(self.config.logit_scale);
+        let dlogits: Vec<f64> = dlogits.iter().map(|d| scale * d).collect();
+        let dnormed = linear::backward(&dlogits, self.output(), d);
         let dhead = rms_norm::backward(&dnormed, &acts.head, Some(&self.weights.output_norm), d, eps);
         grads.hidden[layers] = embedding::scatter(&dhead, &batch.loss_rows, d, batch.len());
 
@@ -95,7 +97,7 @@ impl Model<'_> {
             }
             _ => self.attention_backward(layer, batch, &doutput, acts, shared, grads),
         };
-        let dx = rms_norm::backward(&dnormed, &acts.hidden[layer], Some(&w.attn_norm), d, eps);
+        let dx = norm_if_backward(&dnormed, &acts.hidden[layer], w.attn_norm.as_ref(), d, eps);
         add_scaled(&mut dh, 1.0, &dx);
         grads.hidden[layer] = dh;
     }
@@ -113,6 +115,7 @@ impl Model<'_> {
         // Longer than 60 lines: the mirror image of `attention_forward`.
         let (l, w, a) = (&self.config.layers[layer], &self.weights.layers[layer], &acts.layers[layer]);
         let (size, eps) = (l.head_size, self.eps());
+        let [of_queries, of_keys] = l.qk_norm_sizes();
         let [q_turn, k_turn] = self.config.rotary(layer);
         let x = &a.gated_attention;
         let mut dattention =
@@ -122,7 +125,7 @@ impl Model<'_> {
             (dattention, dgate) = gated::sigmoid_backward(&dattention, &a.attention, &a.attn_gate);
         }
         let source = l.kv_donor.unwrap_or(layer);
-        let mut dq = attention::backward(
+        let mut dq = attention::backward_capped(
             &dattention,
             &a.q,
             &acts.layers[source].k,
@@ -135,10 +138,11 @@ impl Model<'_> {
             &a.lse,
             &mut shared.dk[source],
             &mut shared.dv[source],
+            l.score_softcap.map(f64::from),
         );
-        dq.iter_mut().for_each(|dq| *dq *= self.query_factor(layer));
+        self.scale_queries(layer, batch, &mut dq);
         let dq = rope::backward(&dq, &batch.positions, &q_turn.frequencies, l.heads);
-        let mut dq = norm_if_backward(&dq, &a.attn_q, w.attn_q_norm.as_ref(), size, eps);
+        let mut dq = norm_if_backward(&dq, &a.attn_q, w.attn_q_norm.as_ref(), of_queries, eps);
         if l.output_gate {
             let heads = dq.chunks_exact(size).zip(dgate.chunks_exact(size));
             dq = heads.flat_map(|(dq, dgate)| [dq, dgate].concat()).collect();
@@ -148,7 +152,7 @@ impl Model<'_> {
         if l.kv_donor.is_none() {
             let mut dk = rope::backward(&shared.dk[layer], &batch.positions, &k_turn.frequencies, l.kv_heads);
             dk.iter_mut().for_each(|dk| *dk *= k_turn.scale);
-            let mut dk = norm_if_backward(&dk, &a.attn_k, w.attn_k_norm.as_ref(), size, eps);
+            let mut dk = norm_if_backward(&dk, &a.attn_k, w.attn_k_norm.as_ref(), of_keys, eps);
             let dv = match l.v_norm {
                 true => rms_norm::backward(&shared.dv[layer], &a.attn_v, None, size, eps),
                 false => shared.dv[layer].clone(),
@@ -183,7 +187,7 @@ impl Model<'_> {
         let mut dnormed = self.adapted_backward(layer, up, &dup, &a.ffn_normed, &w.ffn_up, acts, grads);
         let dx = self.adapted_backward(layer, gate, &dgate, &a.ffn_normed, &w.ffn_gate, acts, grads);
         add_scaled(&mut dnormed, 1.0, &dx);
-        rms_norm::backward(&dnormed, &a.after_attention, Some(&w.ffn_norm), self.config.width, self.eps())
+        norm_if_backward(&dnormed, &a.after_attention, w.ffn_norm.as_ref(), self.config.width, self.eps())
     }
 
     /// Adds the gradient through the router and the experts to `dh`, the gradient of the residual stream. Returns the gradient
@@ -204,9 +208,9 @@ impl Model<'_> {
         let (input_norm, router_norm, doutput) = match &we.norms {
             Some(norms) => {
                 let doutput = rms_norm::backward(&dsum, &e.output, Some(&norms.post_ffw_norm_2), d, eps);
-                (&norms.pre_ffw_norm_2, norms.router(), doutput)
+                (Some(&norms.pre_ffw_norm_2), Some(norms.router()), doutput)
             }
-            None => (&w.ffn_norm, w.ffn_norm.clone(), dsum.clone()),
+            None => (w.ffn_norm.as_ref(), w.ffn_norm.clone(), dsum.clone()),
         };
         let g = experts::backward(&doutput, &e.normed, &e.routing, &matrices, &e.inner, d);
         for (module, gradient) in
@@ -218,7 +222,7 @@ impl Model<'_> {
                 add_scaled(&mut pair.b, 1.0, &db);
             }
         }
-        let dx = rms_norm::backward(&g.dx, &a.after_attention, Some(input_norm), d, eps);
+        let dx = norm_if_backward(&g.dx, &a.after_attention, input_norm, d, eps);
         add_scaled(dh, 1.0, &dx);
         let dscores = router::backward(&g.dweights, &e.routing, l.count);
         let module = Module::FfnGateInp;
@@ -234,7 +238,7 @@ impl Model<'_> {
             let dx = self.adapted_backward(layer, module, &dscore, x, gate, acts, grads);
             add_scaled(&mut dnormed, 1.0, &dx);
         }
-        let dx = rms_norm::backward(&dnormed, &a.after_attention, Some(&router_norm), d, eps);
+        let dx = norm_if_backward(&dnormed, &a.after_attention, router_norm.as_ref(), d, eps);
         add_scaled(dh, 1.0, &dx);
         ddown
     }

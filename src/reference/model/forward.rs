@@ -41,7 +41,9 @@ impl Model<'_> {
     pub fn logits(&self, hidden: &[f64]) -> Vec<f64> {
         let normed =
             rms_norm::forward(hidden, Some(&self.weights.output_norm), self.config.width, self.eps());
-        linear::forward(&normed, self.output(), self.config.width)
+        let mut logits = linear::forward(&normed, self.output(), self.config.width);
+        logits.iter_mut().for_each(|logit| *logit *= f64::from(self.config.logit_scale));
+        logits
     }
 
     /// `factor` times the summed cross entropy of the loss rows; `factor` is one over their number in the step.
@@ -85,7 +87,7 @@ impl Model<'_> {
         let h = &acts.hidden[layer];
         let mut a = LayerActivations::default();
 
-        a.attn_normed = rms_norm::forward(h, Some(&w.attn_norm), d, eps);
+        a.attn_normed = norm_if(h, w.attn_norm.as_ref(), d, eps);
         a.attn_output = match &l.delta {
             Some(delta) => {
                 let (inner, output) = self.delta_forward(layer, delta, batch, &a.attn_normed, &mut acts.z);
@@ -98,7 +100,7 @@ impl Model<'_> {
         a.after_attention = norm_if(&a.attn_output, w.post_attention_norm.as_ref(), d, eps);
         add_scaled(&mut a.after_attention, 1.0, h);
 
-        a.ffn_normed = rms_norm::forward(&a.after_attention, Some(&w.ffn_norm), d, eps);
+        a.ffn_normed = norm_if(&a.after_attention, w.ffn_norm.as_ref(), d, eps);
         if l.ffn_width > 0 {
             let [gate, up, down] = l.dense_modules();
             a.ffn_gate = self.adapted(layer, gate, &a.ffn_normed, &w.ffn_gate, z);
@@ -137,14 +139,15 @@ impl Model<'_> {
     ) -> Vec<f64> {
         let (l, w) = (&self.config.layers[layer], &self.weights.layers[layer]);
         let (size, eps) = (l.head_size, self.eps());
+        let [of_queries, of_keys] = l.qk_norm_sizes();
         let [q_turn, k_turn] = self.config.rotary(layer);
         a.attn_q = self.adapted(layer, Module::AttnQ, &a.attn_normed, &w.attn_q, z);
         if l.output_gate {
             (a.attn_q, a.attn_gate) = halves_of_heads(&a.attn_q, size);
         }
-        a.q = norm_if(&a.attn_q, w.attn_q_norm.as_ref(), size, eps);
+        a.q = norm_if(&a.attn_q, w.attn_q_norm.as_ref(), of_queries, eps);
         a.q = rope::forward(&a.q, &batch.positions, &q_turn.frequencies, l.heads);
-        a.q.iter_mut().for_each(|q| *q *= self.query_factor(layer));
+        self.scale_queries(layer, batch, &mut a.q);
         if l.kv_donor.is_none() {
             let attn_k = w.attn_k.as_ref().expect("a layer without donor has attn_k");
             a.attn_k = self.adapted(layer, Module::AttnK, &a.attn_normed, attn_k, z);
@@ -152,7 +155,7 @@ impl Model<'_> {
                 Some(attn_v) => self.adapted(layer, Module::AttnV, &a.attn_normed, attn_v, z),
                 None => a.attn_k.clone(),
             };
-            a.k = norm_if(&a.attn_k, w.attn_k_norm.as_ref(), size, eps);
+            a.k = norm_if(&a.attn_k, w.attn_k_norm.as_ref(), of_keys, eps);
             a.k = rope::forward(&a.k, &batch.positions, &k_turn.frequencies, l.kv_heads);
             a.k.iter_mut().for_each(|k| *k *= k_turn.scale);
             a.v = match l.v_norm {
@@ -164,7 +167,9 @@ impl Model<'_> {
             Some(donor) => (&before[donor].k, &before[donor].v),
             None => (&a.k, &a.v),
         };
-        (a.attention, a.lse) = attention::forward(&a.q, k, v, &batch.starts, l.window, l.heads, l.kv_heads);
+        let softcap = l.score_softcap.map(f64::from);
+        (a.attention, a.lse) =
+            attention::forward_capped(&a.q, k, v, &batch.starts, l.window, l.heads, l.kv_heads, softcap);
         if let Some(sinks) = &w.sinks {
             attention::add_sinks(&mut a.attention, &mut a.lse, sinks);
         }
@@ -238,10 +243,14 @@ impl Model<'_> {
         y
     }
 
-    /// The factor on rotated queries: that on the scores, and YaRN's.
-    pub(super) fn query_factor(&self, layer: usize) -> f64 {
+    /// Multiplies rotated queries, or their gradients, by the factor on the scores, YaRN's, and their growth.
+    pub(super) fn scale_queries(&self, layer: usize, batch: &MicroBatch, queries: &mut [f64]) {
         let l = &self.config.layers[layer];
-        l.score_scale * l.yarn.map_or(1.0, |yarn| yarn.scale())
+        let scale = l.score_scale * l.yarn.map_or(1.0, |yarn| yarn.scale);
+        for (row, position) in queries.chunks_exact_mut(l.heads * l.head_size).zip(&batch.positions) {
+            let growth = l.query_growth.map_or(1.0, |growth| growth.factor(*position as usize));
+            row.iter_mut().for_each(|q| *q *= scale * growth);
+        }
     }
 
     /// The output matrix, `[V, D]`.

@@ -50,15 +50,16 @@ impl LayerWeights {
         // Scores are sums of K products of unit-RMS elements and of both norms: keep their spread near 1.5.
         let k_norm = 1.7 * (l.head_size as f64).powf(-0.5);
         LayerWeights {
-            attn_norm: normal.vec(d, 1.0, 0.2),
+            attn_norm: l.pre_norms.then(|| normal.vec(d, 1.0, 0.2)),
             attn_q: normal.matrix(q_rows, d),
             attn_k: own_keys.then(|| normal.matrix(keys, d)),
             attn_v: (own_keys && !l.k_eq_v).then(|| normal.matrix(keys, d)),
-            attn_q_norm: (has_attention && l.qk_norm).then(|| normal.vec(l.head_size, 0.9, 0.1)),
-            attn_k_norm: (own_keys && l.qk_norm).then(|| normal.vec(l.head_size, k_norm, 0.12 * k_norm)),
+            attn_q_norm: (has_attention && l.qk_norm).then(|| normal.vec(l.qk_norm_sizes()[0], 0.9, 0.1)),
+            attn_k_norm: (own_keys && l.qk_norm)
+                .then(|| normal.vec(l.qk_norm_sizes()[1], k_norm, 0.12 * k_norm)),
             attn_output: normal.matrix(d, queries),
             post_attention_norm: l.post_norms.then(|| normal.vec(d, 0.35, 0.05)),
-            ffn_norm: normal.vec(d, 1.0, 0.2),
+            ffn_norm: l.pre_norms.then(|| normal.vec(d, 1.0, 0.2)),
             ffn_gate: normal.matrix(f, d),
             ffn_up: normal.matrix(f, d),
             ffn_down: normal.matrix(d, f),

@@ -99,7 +99,7 @@ impl LayerWeights {
         if l.kv_donor.is_none() && has_attention {
             attn_k = Some(in_order(l, &required("attn_k", keys * d)?, d));
             if l.qk_norm {
-                attn_k_norm = Some(required("attn_k_norm", l.head_size)?);
+                attn_k_norm = Some(required("attn_k_norm", l.qk_norm_sizes()[1])?);
             }
             if !l.k_eq_v {
                 attn_v = Some(required("attn_v", keys * d)?);
@@ -131,7 +131,9 @@ impl LayerWeights {
         }
         let mut required_if =
             |present: bool, name: &str, len: usize| present.then(|| required(name, len)).transpose();
-        let attn_q_norm = required_if(has_attention && l.qk_norm, "attn_q_norm", l.head_size)?;
+        let attn_q_norm = required_if(has_attention && l.qk_norm, "attn_q_norm", l.qk_norm_sizes()[0])?;
+        let attn_norm = required_if(l.pre_norms, "attn_norm", d)?;
+        let ffn_norm = required_if(l.pre_norms, "ffn_norm", d)?;
         let q_rows = if l.output_gate { 2 * queries } else { queries };
         let attn_q = required_if(has_attention, "attn_q", q_rows * d)?.unwrap_or_default();
         let attn_output = required_if(has_attention, "attn_output", d * queries)?.unwrap_or_default();
@@ -145,7 +147,7 @@ impl LayerWeights {
             ffn_gate: dense(gate)?,
             ffn_up: dense(up)?,
             ffn_down: dense(down)?,
-            attn_norm: required("attn_norm", d)?,
+            attn_norm,
             attn_q: in_order(l, &attn_q, d),
             attn_k,
             attn_v,
@@ -153,7 +155,7 @@ impl LayerWeights {
             attn_k_norm,
             attn_output,
             post_attention_norm,
-            ffn_norm: required("ffn_norm", d)?,
+            ffn_norm,
             post_ffw_norm,
             sinks,
             delta: l.delta.map(|delta| DeltaWeights::from_tensors(&delta, d, required)).transpose()?,

@@ -36,24 +36,24 @@ pub struct PerLayerInputWeights {
 /// One layer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LayerWeights {
-    /// `[D]`.
-    pub attn_norm: Vec<f64>,
+    /// `[D]`; `None` without such a norm.
+    pub attn_norm: Option<Vec<f64>>,
     /// `[H·K, D]`.
     pub attn_q: Vec<f64>,
     /// `[G·K, D]`; `None` if the layer uses a donor's keys and values.
     pub attn_k: Option<Vec<f64>>,
     /// `[G·K, D]`; `None` if the layer has a donor, or if the values are the raw keys.
     pub attn_v: Option<Vec<f64>>,
-    /// `[K]`; `None` if queries are not normed.
+    /// `[K]`, or `[H·K]` for whole rows; `None` if queries are not normed.
     pub attn_q_norm: Option<Vec<f64>>,
-    /// `[K]`; `None` if keys are not normed, or if the layer uses a donor's keys and values.
+    /// `[K]`, or `[G·K]` for whole rows; `None` if keys are not normed, or if the layer uses a donor's keys and values.
     pub attn_k_norm: Option<Vec<f64>>,
     /// `[D, H·K]`.
     pub attn_output: Vec<f64>,
     /// `[D]`; `None` without such a norm.
     pub post_attention_norm: Option<Vec<f64>>,
-    /// `[D]`.
-    pub ffn_norm: Vec<f64>,
+    /// `[D]`; `None` without such a norm.
+    pub ffn_norm: Option<Vec<f64>>,
     /// `[F, D]`; empty if the layer has experts alone.
     pub ffn_gate: Vec<f64>,
     /// `[F, D]`.

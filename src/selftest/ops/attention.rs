@@ -82,6 +82,7 @@ fn packed_samples(b: &mut Bench, (tokens, heads, kv_heads, size, window): Case) 
         head_size: size,
         window,
         sinks: sinks.as_ref(),
+        softcap: None,
         bounds: &bounds,
         rows: tokens,
         longest: tokens,
@@ -148,8 +149,19 @@ pub fn cached(b: &mut Bench) -> Result<(), GpuError> {
         let (q, k) = (scores(1, tokens * wide_row, size), scores(2, tokens * narrow, size));
         let v = values(3, tokens * narrow);
         let starts = vec![0; tokens];
-        let (mut expected, mut lse) =
-            reference::forward(&wide(&q), &wide(&k), &wide(&v), &starts, window, heads, kv_heads);
+        let [qs, ks, vs] = [&q, &k, &v].map(|x| wide(x));
+        // A softcap stands where there is no window.
+        let softcap = window.is_none().then_some(2.0);
+        let (mut expected, mut lse) = reference::forward_capped(
+            &qs,
+            &ks,
+            &vs,
+            &starts,
+            window,
+            heads,
+            kv_heads,
+            softcap.map(f64::from),
+        );
         let sinks = window.map(|_| values(7, heads));
         if let Some(sinks) = &sinks {
             reference::add_sinks(&mut expected, &mut lse, &wide(sinks));
@@ -166,8 +178,15 @@ pub fn cached(b: &mut Bench) -> Result<(), GpuError> {
         let (products, result) = (b.input(wide_row, &q[past * wide_row..])?, b.output(wide_row, rows)?);
         let before = b.gpu.upload("self-test", &[past as u32])?;
         let parts = Parts::new(b.gpu, heads, wide_row)?;
-        let attention =
-            CachedAttention { heads, gated: false, kv_heads, head_size: size, window, sinks: sinks.as_ref() };
+        let attention = CachedAttention {
+            heads,
+            gated: false,
+            kv_heads,
+            head_size: size,
+            window,
+            sinks: sinks.as_ref(),
+            softcap,
+        };
         b.run(|rec| {
             let (to, from) = (result.rows(), products.rows());
             attention.forward(rec, to, from, &cache, &before, tokens + 100, &parts, rows);

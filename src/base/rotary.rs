@@ -1,0 +1,161 @@
+//! Rotary embedding: the order of rows, YaRN, and factors on the result.
+
+/// The row of a file that holds row `row` of a matrix with [`super::config::LayerConfig::interleaved`] heads of `head_size` rows: the file
+/// has rows `i` and `i + K/2` of a head at `2·i` and `2·i + 1`.
+pub fn interleaved_row(row: usize, head_size: usize) -> usize {
+    let (head, i) = (row / head_size, row % head_size);
+    let half = head_size / 2;
+    head * head_size + 2 * (i % half) + i / half
+}
+
+/// Undoes [`interleaved_row`].
+pub fn halved_row(stored: usize, head_size: usize) -> usize {
+    let (head, i) = (stored / head_size, stored % head_size);
+    head * head_size + i / 2 + i % 2 * (head_size / 2)
+}
+
+/// A rotary embedding with a factor on its result.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rotary {
+    /// `[K/2]`, in radians per position.
+    pub frequencies: Vec<f64>,
+    /// The factor.
+    pub scale: f64,
+    /// One more factor, by position.
+    pub growth: Option<QueryGrowth>,
+}
+
+impl Rotary {
+    /// The factor on the result at a position.
+    pub fn factor(&self, position: usize) -> f64 {
+        self.scale * self.growth.map_or(1.0, |growth| growth.factor(position))
+    }
+}
+
+/// Queries that grow beyond the context of the first training: the one at position `p` by `1 + β·ln(1 + ⌊p/C⌋)`.
+///
+/// Source: llama.cpp `src/models/mistral3.cpp`, transformers' `llama_4_scaling_beta`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct QueryGrowth {
+    /// `β` (`attention.temperature_scale`).
+    pub beta: f64,
+    /// `C` (`rope.scaling.original_context_length`).
+    pub original_context: usize,
+}
+
+impl QueryGrowth {
+    /// The factor on a query at `position`.
+    pub fn factor(&self, position: usize) -> f64 {
+        1.0 + self.beta * ((1 + position / self.original_context) as f64).ln()
+    }
+}
+
+/// YaRN (Peng et al. 2023, arXiv:2309.00071): slow rotations are stretched, fast ones stay, and scores grow.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Yarn {
+    /// Factor on the context (`rope.scaling.factor`).
+    pub factor: f64,
+    /// Tokens of the context before (`rope.scaling.original_context_length`).
+    pub original_context: f64,
+    /// Pairs that turn this often within the original context, or more often, stay (`yarn_beta_fast`).
+    pub beta_fast: f64,
+    /// Pairs that turn this often, or less often, are stretched by the whole factor (`yarn_beta_slow`).
+    pub beta_slow: f64,
+    /// Whether the bounds are rounded to whole pairs, the range between them grows.
+    pub whole: bool,
+    /// Factor on rotated queries, and on rotated keys.
+    pub scale: f64,
+}
+
+impl Yarn {
+    /// The divisor of the frequency of pair `pair` in heads of `size` values, of which the base is `base`.
+    ///
+    /// Between the two bounds it is interpolated. They are fractions of pairs or `whole` ones: `truncate` in transformers. llama.cpp
+    /// always rounds them.
+    pub(super) fn divisor(&self, pair: usize, size: usize, base: f64) -> f64 {
+        let turns = |turns: f64| {
+            let radians = self.original_context / (turns * 2.0 * std::f64::consts::PI);
+            size as f64 * radians.ln() / (2.0 * base.ln())
+        };
+        let (first, last) = (turns(self.beta_fast), turns(self.beta_slow));
+        let (first, last) = if self.whole { (first.floor(), last.ceil()) } else { (first, last) };
+        let (first, last) = (first.max(0.0), last.min(size as f64 - 1.0));
+        let stretched = ((pair as f64 - first) / (last - first).max(0.001)).clamp(0.0, 1.0);
+        1.0 / (stretched / self.factor + (1.0 - stretched))
+    }
+
+    /// The usual [`Yarn::scale`] of a factor on the context.
+    pub fn usual_scale(factor: f64) -> f64 {
+        Yarn::scale_by(factor, 1.0)
+    }
+
+    /// The scale that grows `slope` times as fast as usual.
+    pub fn scale_by(factor: f64, slope: f64) -> f64 {
+        0.1 * slope * factor.max(1.0).ln() + 1.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// transformers' `ROPE_INIT_FUNCTIONS["yarn"]` for gpt-oss-20b, every third pair: of these, only 9 to 15 lie between the bounds.
+    #[test]
+    fn yarn_is_that_of_transformers() {
+        let yarn = Yarn {
+            factor: 32.0,
+            original_context: 4096.0,
+            beta_fast: 32.0,
+            beta_slow: 1.0,
+            whole: false,
+            scale: 1.0,
+        };
+        let found: Vec<f64> = (0..32)
+            .step_by(3)
+            .map(|i| 150_000f64.powf(-2.0 * i as f64 / 64.0) / yarn.divisor(i, 64, 150_000.0))
+            .collect();
+        let expected = [
+            1.0,
+            3.271_458_7e-1,
+            1.070_244_2e-1,
+            3.170_569_6e-2,
+            6.794_959_3e-3,
+            1.052_602_2e-3,
+            3.830_881_2e-5,
+            1.253_257_0e-5,
+            4.099_978_5e-6,
+            1.341_291_0e-6,
+            4.387_978_5e-7,
+        ];
+        for (i, (found, expected)) in found.iter().zip(expected).enumerate() {
+            let error = (found / expected - 1.0f64).abs();
+            assert!(error < 1e-6, "pair {}: expected {expected:e}, found {found:e}", 3 * i);
+        }
+        assert!((Yarn::usual_scale(32.0) - 1.346_573_590_279_972_7).abs() < 1e-12);
+        // Qwen 3 with four times its context: the bounds are whole pairs.
+        let yarn = Yarn {
+            factor: 4.0,
+            original_context: 32_768.0,
+            beta_fast: 32.0,
+            beta_slow: 1.0,
+            whole: true,
+            scale: 1.0,
+        };
+        for (i, expected) in [
+            (16, 3.162_277_9e-2),
+            (24, 5.375_321_5e-3),
+            (28, 1.848_276_6e-3),
+            (32, 6.029_411_5e-4),
+            (36, 1.798_411_5e-4),
+            (40, 4.445_698_5e-5),
+            (56, 1.405_853_4e-6),
+        ] {
+            let found = 1e6f64.powf(-2.0 * f64::from(i) / 128.0) / yarn.divisor(i as usize, 128, 1e6);
+            assert!(
+                (found / expected - 1.0f64).abs() < 1e-6,
+                "pair {i}: expected {expected:e}, found {found:e}"
+            );
+        }
+        assert!((Yarn::usual_scale(4.0) - 1.138_629_436_111_989).abs() < 1e-12);
+    }
+}
