@@ -111,6 +111,7 @@ fn main() -> std::process::ExitCode {
         add("ten AdamW steps", &all, &[Variant::Plain, Variant::F16], ten_steps);
         if ["big", "moe"].contains(&name.as_str()) {
             add("weights in other formats are their values", &but_plain, &half, other_formats);
+            add("weights of few bits are their values", &but_plain, &half, few_bits);
         }
         if name == "moe" {
             add("gate and up of the experts apart", &[Variant::F32, Variant::Coop16], &[], experts_split);
@@ -274,7 +275,18 @@ fn with_choices(
 /// Logits and gradients with weights in formats that no golden model has, and with the same values in F32.
 fn other_formats(gpu: &Gpu, g: &Golden) -> Result<(), Failed> {
     use GgmlType::{IQ4_NL, IQ4_XS, MXFP4, Q2_K, Q3_K};
-    let bases = golden::in_formats(g.base.gguf(), &[Q3_K, IQ4_XS, MXFP4, Q2_K, IQ4_NL]);
+    in_formats(gpu, g, &[Q3_K, IQ4_XS, MXFP4, Q2_K, IQ4_NL])
+}
+
+/// [`other_formats`] with the formats of one to three bits.
+fn few_bits(gpu: &Gpu, g: &Golden) -> Result<(), Failed> {
+    use GgmlType::{IQ1_M, IQ1_S, IQ2_S, IQ2_XS, IQ2_XXS, IQ3_S, IQ3_XXS, NVFP4, Q1_0, Q2_0, TQ1_0, TQ2_0};
+    let all = [IQ2_S, IQ3_XXS, NVFP4, IQ1_M, IQ2_XXS, IQ3_S, Q2_0, IQ2_XS, TQ1_0, IQ1_S, Q1_0, TQ2_0];
+    in_formats(gpu, g, &all)
+}
+
+fn in_formats(gpu: &Gpu, g: &Golden, types: &[GgmlType]) -> Result<(), Failed> {
+    let bases = golden::in_formats(g.base.gguf(), types);
     let batch = MicroBatch::pack([&g.first]);
     let rows: Vec<u32> = (0..batch.len() as u32).collect();
     let step = step_of(std::slice::from_ref(&g.first), &[vec![0]]);

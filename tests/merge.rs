@@ -11,6 +11,7 @@ use rullama_train::adapter::merge::{self, MergeType};
 use rullama_train::adapter::read_any;
 use rullama_train::base::Module;
 use rullama_train::base::gguf::value::Value;
+use rullama_train::base::quantize::ENCODED;
 use rullama_train::base::{Base, GgmlType, Gguf};
 
 use crate::gguf_writer::GgufWriter;
@@ -277,6 +278,18 @@ fn rows_that_are_not_a_multiple_of_the_block_fall_back() {
     assert_eq!(own(Q4_K), [Q8_0, Q4_K]);
     assert_eq!(own(Q5_0), [Q8_0, Q5_0]);
     assert_eq!([own(F32), own(F16), own(BF16)], [[F32; 2], [F16; 2], [BF16; 2]]);
+    // Types that nothing here writes: the nearest one that is.
+    let written = [(IQ2_XXS, Q2_K), (IQ1_M, Q2_K), (Q1_0, Q2_K), (IQ3_S, Q3_K), (NVFP4, Q4_K)];
+    for (ty, expected) in written {
+        assert_eq!(own(ty), [Q8_0, expected], "{ty:?}");
+    }
+    assert_eq!(MergeType::Keep.of(Q2_0, 704), Q4_0);
+    for ty in GgmlType::SUPPORTED {
+        let merged = MergeType::Keep.of(ty, 256);
+        assert!(ENCODED.contains(&merged), "{ty:?} becomes {merged:?}");
+        let bits = |ty: GgmlType| ty.block_bytes() as f64 / ty.block_len() as f64;
+        assert!(bits(merged) >= bits(ty), "{ty:?} becomes the smaller {merged:?}");
+    }
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use rullama_train::base::formats::dequantize;
-use rullama_train::base::quantize::{Error, quantize, quantize_parallel};
+use rullama_train::base::quantize::{ENCODED, Error, quantize, quantize_parallel};
 use rullama_train::base::{Base, GgmlType};
 
 const ROWS: usize = 128;
@@ -93,7 +93,7 @@ fn no_format_loses_more_than_in_llama_cpp() {
 #[test]
 fn every_core_gives_the_same_bytes() {
     let values = gaussian(2);
-    for ty in GgmlType::SUPPORTED {
+    for ty in ENCODED {
         // A number of blocks that cores cannot share evenly.
         let values = &values[..7 * 256];
         assert_eq!(quantize_parallel(ty, values), quantize(ty, values), "{ty:?}");
@@ -120,7 +120,7 @@ fn odd_blocks_stay_finite_and_close() {
     for (shape, value) in shapes {
         let values: Vec<f32> = (0..256).map(value).collect();
         let largest = values.iter().fold(0.0f32, |m, v| m.max(v.abs()));
-        for ty in GgmlType::SUPPORTED {
+        for ty in ENCODED {
             let decoded = dequantize(ty, &quantize(ty, &values).expect("finite values"));
             for (i, (found, expected)) in decoded.iter().zip(&values).enumerate() {
                 // Most grids have 16 steps or more over the range, or over twice the largest value; 1e-6 is what the smallest
@@ -149,7 +149,7 @@ fn what_a_format_cannot_hold_is_refused() {
         (70000.0, "the value 70000 at position 300 is beyond ±65504"),
     ] {
         values[300] = bad;
-        for ty in GgmlType::SUPPORTED {
+        for ty in ENCODED {
             let result = quantize_parallel(ty, &values);
             if bad == 70000.0 && matches!(ty, GgmlType::F32 | GgmlType::BF16 | GgmlType::MXFP4) {
                 result.expect("wide enough");

@@ -10,7 +10,7 @@ use rayon::prelude::*;
 use super::config::{Config, interleaved_row};
 use super::gguf::source::now;
 use super::tensors::{self, Stored};
-use super::{Error, Fingerprint, Gguf, Matrix, Module, Tensor, TensorInfo, fingerprint};
+use super::{Error, Fingerprint, Gguf, Matrix, Module, Tensor, TensorInfo, beside, fingerprint};
 
 /// A frozen base model. Opening it copies nothing: tensors stay in the file's format, where the file is.
 #[derive(Debug)]
@@ -96,6 +96,11 @@ impl Base {
     /// Whether the model was opened by its name in Ollama's store.
     pub fn is_ollama(&self) -> bool {
         self.ollama
+    }
+
+    /// Notices about what the file has beside the text model: a tower, or layers for multi-token prediction.
+    pub fn left_out(&self) -> Vec<String> {
+        beside::left_out(&self.gguf, self.config.layers.len())
     }
 
     /// A matrix without its bytes, by its name as in [`Base::matrix`].

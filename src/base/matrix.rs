@@ -27,6 +27,11 @@ impl Tensor<'_> {
         self.cols / self.ty.block_len() * self.ty.block_bytes()
     }
 
+    /// Bytes of `rows` rows on the device.
+    pub fn planes_bytes(&self, rows: usize) -> usize {
+        formats::planes::planes_bytes(self.ty, rows * self.row_bytes())
+    }
+
     /// Some of the rows.
     ///
     /// # Panics

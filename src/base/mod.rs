@@ -4,6 +4,7 @@
 //! `config` describes the model's shape, `tensors` checks the tensors, [`Base`] hands them out, and `fingerprint` recognizes
 //! the base. [`crate::families`] opens it.
 
+mod beside;
 pub mod config;
 mod digest;
 pub mod fingerprint;

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use super::config::{Config, DeltaNet, Experts, LayerConfig};
-use super::{Error, GgmlType, Gguf, Module, TensorInfo, formats};
+use super::{Error, GgmlType, Gguf, Module, TensorInfo, beside, formats};
 
 /// Alternative names of a layer's tensors after `blk.N.`: `(llama.cpp's, Ollama's)`.
 const ALTERNATIVES: [(&str, &str); 9] = [
@@ -61,6 +61,10 @@ pub(super) fn inventory(gguf: &Gguf, config: &Config) -> Result<HashMap<String, 
         }
         tensors.projections(config, layer)?;
     }
+    // Some models have factors of their own, which are among the tensors that were found.
+    let all = &tensors.stored;
+    let matrices = all.iter().filter(|(name, s)| s.rows > 1 && !all.contains_key(&format!("{name}.scale")));
+    beside::check_factors(gguf, matrices.map(|(name, s)| (&**name, s.ty)))?;
     Ok(tensors.stored)
 }
 
@@ -301,7 +305,7 @@ fn check_format(gguf: &Gguf, tensor: &TensorInfo, cols: usize) -> Result<(), Err
             tensor,
             found,
             expected,
-            "use another quantization of the model, such as Q4_K_M, or Q3_K_M if memory is short",
+            "use another quantization of the model, such as Q4_K_M, or IQ2_M if memory is short",
         ));
     }
     // Kernels read unquantized rows four values at a time; blocks are multiples of 32 anyway.

@@ -9,6 +9,7 @@ use pollster::block_on;
 use rullama_train::adapter::lora::Adapter;
 use rullama_train::adapter::merge::{self, MergeType, MergedTensor};
 use rullama_train::adapter::{AdapterPath, Loaded, load};
+use rullama_train::base::stores::parts;
 use rullama_train::base::{Base, GgmlType, Gguf};
 use rullama_train::files;
 use rullama_train::recipe::{Recipe, Template};
@@ -148,6 +149,9 @@ fn write(
     let seconds = started.elapsed().as_secs_f64();
     let size = std::fs::metadata(&file)?.len();
     say("merged", format!("{} matrices, {}", tensors.len(), formats(&tensors)));
+    if let Some(notice) = not_kept(ty, &tensors) {
+        say("notice", notice);
+    }
     say("rounding", rounding(&tensors));
 
     if let Some(Comparison { gpu, held_out, text, offload }) = comparison {
@@ -184,12 +188,11 @@ impl MergeArgs {
     }
 }
 
-/// Whether two paths are the same file.
+/// Whether a path is the base's file, or one of its parts.
 pub(super) fn is_same_file(out: &Path, base: &str) -> bool {
-    match (std::fs::canonicalize(out), std::fs::canonicalize(base)) {
-        (Ok(out), Ok(base)) => out == base,
-        _ => false,
-    }
+    let Ok(out) = std::fs::canonicalize(out) else { return false };
+    let files = if base.to_ascii_lowercase().ends_with(".gguf") { parts(base) } else { vec![base.into()] };
+    files.iter().any(|file| std::fs::canonicalize(file).is_ok_and(|file| file == out))
 }
 
 /// The number of matrices per conversion: `20 Q4_K → Q8_0, 3 Q6_K → Q8_0`.
@@ -203,6 +206,25 @@ pub(super) fn formats(tensors: &[MergedTensor]) -> String {
     }
     let each = counts.iter().map(|((from, to), n)| format!("{n} {} → {}", from.name(), to.name()));
     each.collect::<Vec<_>>().join(", ")
+}
+
+/// Says which matrices could not keep their type, and why.
+fn not_kept(ty: MergeType, tensors: &[MergedTensor]) -> Option<String> {
+    let mut types: Vec<GgmlType> = Vec::new();
+    for t in tensors.iter().filter(|t| ty == MergeType::Keep && merge::encoded(t.from) != t.from) {
+        if !types.contains(&t.from) {
+            types.push(t.from);
+        }
+    }
+    let each = types.iter().map(|&from| format!("{} becomes {}", from.name(), merge::encoded(from).name()));
+    let each = each.collect::<Vec<_>>().join(", ");
+    (!types.is_empty()).then(|| {
+        format!(
+            "nothing here writes {}, so merged matrices take the nearest type that has an encoder: {each}; \
+             all others keep theirs; --type q8_0 preserves more of the adapter",
+            GgmlType::names(&types)
+        )
+    })
 }
 
 /// The part of the adapter's change that is left in the stored matrices, and the sizes of change and rounding beside the matrices.

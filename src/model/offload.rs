@@ -125,13 +125,13 @@ fn host_matrices<'a>(
     if on_host.experts.contains(&layer) {
         let count = base.config().layers[layer].experts.map_or(1, |experts| experts.count);
         found.extend(experts(base, layer).map(|m| {
-            let tiles = expert_tiles(gpu, count, m.rows / count, m.row_bytes()).collect();
+            let tiles = expert_tiles(gpu, m.ty, [count, m.rows / count], m.row_bytes()).collect();
             (m, tiles)
         }));
     }
     if on_host.layers.contains(&layer) {
         found.extend(matrices(base, layer).map(|m| {
-            let tiles = row_tiles(gpu, m.rows, m.row_bytes()).collect();
+            let tiles = row_tiles(gpu, m.ty, m.rows, m.row_bytes()).collect();
             (m, tiles)
         }));
     }
@@ -140,7 +140,7 @@ fn host_matrices<'a>(
 
 /// Bytes of `rows` of a matrix in the layout that kernels read.
 fn planes_bytes(matrix: &Tensor, rows: &Range<usize>) -> u64 {
-    planes::planes_bytes(rows.len() * matrix.row_bytes()) as u64
+    matrix.planes_bytes(rows.len()) as u64
 }
 
 /// Bytes of the tiles of everything that may stay in host memory, by layer.

@@ -221,7 +221,7 @@ fn device_bytes(base: &Base, positions: usize) -> u64 {
         }
     }
     let tables = tables.iter().map(|t| (positions * t.frequencies.len() * 8).next_multiple_of(16) as u64);
-    matrices.map(|m| ((m.rows * m.row_bytes()) as u64).next_multiple_of(16)).chain(tables).sum()
+    matrices.map(|m| m.planes_bytes(m.rows) as u64).chain(tables).sum()
 }
 
 impl Model<'_> {

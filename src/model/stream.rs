@@ -9,7 +9,7 @@ use crate::ops::{Tile, Weight, random, row_tiles};
 
 /// Uploads a matrix of `base`.
 pub(super) async fn weight(gpu: &Gpu, base: &Base, matrix: &Tensor<'_>) -> Result<Weight, GpuError> {
-    tiles(gpu, base, matrix, row_tiles(gpu, matrix.rows, matrix.row_bytes())).await
+    tiles(gpu, base, matrix, row_tiles(gpu, matrix.ty, matrix.rows, matrix.row_bytes())).await
 }
 
 /// Uploads the matrices of all `experts` of `base`.
@@ -20,7 +20,7 @@ pub(super) async fn experts(
     experts: usize,
 ) -> Result<ExpertWeight, GpuError> {
     let rows = matrix.rows / experts;
-    let places = expert_tiles(gpu, experts, rows, matrix.row_bytes());
+    let places = expert_tiles(gpu, matrix.ty, [experts, rows], matrix.row_bytes());
     Ok(ExpertWeight { weight: tiles(gpu, base, matrix, places).await?, rows })
 }
 

@@ -267,8 +267,13 @@ pub struct Tile {
 }
 
 /// The rows of each tile of a matrix: multiples of 64, as many as a binding can span.
-pub(crate) fn row_tiles(gpu: &Gpu, rows: usize, row_bytes: usize) -> impl Iterator<Item = Range<usize>> {
-    let most = (gpu.max_binding_bytes() as usize / row_bytes.max(1)).max(64) / 64 * 64;
+pub(crate) fn row_tiles(
+    gpu: &Gpu,
+    ty: GgmlType,
+    rows: usize,
+    row_bytes: usize,
+) -> impl Iterator<Item = Range<usize>> + use<> {
+    let most = ((gpu.max_binding_bytes() as usize - ty.table().len()) / row_bytes.max(1)).max(64) / 64 * 64;
     (0..rows).step_by(most).map(move |first| first..rows.min(first + most))
 }
 
@@ -281,7 +286,7 @@ impl Tile {
         rows: Range<usize>,
         bytes: &[u8],
     ) -> Result<Tile, GpuError> {
-        let size = planes::planes_bytes(bytes.len());
+        let size = planes::planes_bytes(ty, bytes.len());
         let buffer =
             gpu.filled_buffer(name, size, |place| planes::write_planes(ty, rows.len(), bytes, place))?;
         Ok(Tile { first_row: rows.start, rows: rows.len(), buffer, range: None })
@@ -305,7 +310,7 @@ impl Weight {
     ) -> Result<Weight, GpuError> {
         let row_bytes = data.len() / rows.max(1);
         let mut tiles = Vec::new();
-        for tile in row_tiles(gpu, rows, row_bytes) {
+        for tile in row_tiles(gpu, ty, rows, row_bytes) {
             let bytes = &data[tile.start * row_bytes..tile.end * row_bytes];
             tiles.push(Tile::upload(gpu, name, ty, tile, bytes)?);
         }

@@ -161,10 +161,9 @@ impl<'a> Reader<'a> {
             let what = What::Date(format!("{year}-{month:02}-{day:02} (UTC)"));
             notices.push(Notice { place: "data.template".into(), what });
         }
-        let vocabulary = base.tokenizer.notices().iter();
+        let of_base = base.tokenizer.notices().iter().cloned().chain(base.base.left_out());
         notices.extend(
-            vocabulary
-                .map(|text| Notice { place: base.base.name().to_owned(), what: What::Base(text.clone()) }),
+            of_base.map(|text| Notice { place: base.base.name().to_owned(), what: What::Base(text) }),
         );
         if let (Some(ollama), Some(system)) = (&base.ollama_system, &recipe.data.system)
             && ollama.trim() != system.trim()

@@ -8,9 +8,9 @@ use rullama_train::adapter;
 use rullama_train::adapter::formats::peft::{self, Naming};
 use rullama_train::adapter::lora::{Adapter, Pair, Slot};
 use rullama_train::base::config::Config;
-use rullama_train::base::formats::{GgmlType, dequantize};
+use rullama_train::base::formats::{GgmlType, dequantize, random_blocks_like};
 use rullama_train::base::gguf::writer::{self, Entry};
-use rullama_train::base::quantize::quantize;
+use rullama_train::base::quantize::{ENCODED, quantize};
 use rullama_train::base::{Base, Gguf};
 use rullama_train::data::batch::{IGNORE, Sample};
 use safetensors::{Dtype, SafeTensors};
@@ -123,7 +123,16 @@ pub fn in_formats(gguf: &Gguf, types: &[GgmlType]) -> [Base; 2] {
         let stored = match ty.filter(|_| !tensor.ty.is_row_by_row()) {
             None => [unchanged.clone(), unchanged],
             Some(ty) => {
-                let bytes = quantize(ty, &dequantize(tensor.ty, &unchanged.1)).expect("ordinary values");
+                let old = dequantize(tensor.ty, &unchanged.1);
+                let bytes = match ENCODED.contains(&ty) {
+                    true => quantize(ty, &old).expect("ordinary values"),
+                    // Nothing here writes it: other weights of this size.
+                    false => {
+                        let std = (old.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>() / old.len() as f64)
+                            .sqrt();
+                        random_blocks_like(ty, old.len() / ty.block_len(), i as u64, std)
+                    }
+                };
                 let values = dequantize(ty, &bytes).iter().flat_map(|x| x.to_le_bytes()).collect();
                 [(ty, bytes), (GgmlType::F32, values)]
             }

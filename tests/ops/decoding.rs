@@ -324,9 +324,9 @@ pub fn gates(gpu: &Gpu) -> Outcome {
 }
 
 /// A product whose workgroups compute its gated input, with both adapters: every format with one of the activations.
-pub fn gated_products(gpu: &Gpu) -> Outcome {
+pub fn gated_products(gpu: &Gpu, formats: &[GgmlType]) -> Outcome {
     let mut check = Check::new("matvec, gated", SUMS);
-    for (i, ty) in GgmlType::SUPPORTED.into_iter().enumerate() {
+    for (i, ty) in formats.iter().copied().enumerate() {
         let activation = Activation::ALL[i % Activation::ALL.len()];
         let (width, rows, rank, n) = (256, [1, 2, 5, 8][i % 4], [0, 4, 16][i % 3], 131);
         let name = format!("{} P={width} T={rows} R={rank} {activation:?}", ty.name());

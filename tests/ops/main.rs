@@ -79,9 +79,36 @@ const ATTENTION: &[Variant] =
 const ALL: &[GgmlType] = &GgmlType::SUPPORTED;
 /// One format of each kind, and those of most files.
 const COMMON: &[GgmlType] = &[GgmlType::F32, F16, Q5_0, Q8_0, Q4_K, Q6_K];
-const OTHERS: &[GgmlType] = &[BF16, Q4_0, Q4_1, Q5_1, Q2_K, Q3_K, Q5_K, IQ4_NL, IQ4_XS, MXFP4];
+const OTHERS: &[GgmlType] = &[
+    BF16, Q4_0, Q4_1, Q5_1, Q2_K, Q3_K, Q5_K, IQ4_NL, IQ4_XS, MXFP4, IQ2_XXS, IQ2_XS, IQ2_S, IQ3_XXS, IQ3_S,
+    IQ1_S, IQ1_M, TQ1_0, TQ2_0, NVFP4, Q1_0, Q2_0,
+];
 
-const CASES: [Case; 131] = [
+/// Formats of which each kernel is tested on a software renderer, one of each kind of grid among them. The kernels read all others alike,
+/// by three functions that "decoders are exact" and "forward" of products test.
+const MANY: &[GgmlType] = &[
+    GgmlType::F32,
+    F16,
+    BF16,
+    Q4_0,
+    Q4_1,
+    Q5_0,
+    Q5_1,
+    Q8_0,
+    Q2_K,
+    Q3_K,
+    Q4_K,
+    Q5_K,
+    Q6_K,
+    IQ4_NL,
+    IQ4_XS,
+    MXFP4,
+    IQ2_S,
+    IQ3_XXS,
+];
+const RARE: &[GgmlType] = &[IQ2_XXS, IQ2_XS, IQ3_S, IQ1_S, IQ1_M, TQ1_0, TQ2_0, NVFP4, Q1_0, Q2_0];
+
+const CASES: [Case; 135] = [
     case("adamw", "ten steps of adamw and sgd, with clipping", F32, adamw::ten_steps),
     case("adamw", "gradients that are not finite", F32, adamw::non_finite),
     case("argmax", "the likeliest token", F32, decoding::likeliest),
@@ -178,7 +205,8 @@ const CASES: [Case; 131] = [
     case("linear", "results in parts", COOP16, sums::forward),
     case("linear", "results in parts, split", COOP16, |gpu| split(gpu, sums::forward)),
     case("linear", "readers of kernels on matrices of 16×16", &[Variant::F16], half_readers::values),
-    case("linear", "backward", F32, |gpu| linear::backward(gpu, ALL)),
+    case("linear", "backward", F32, |gpu| linear::backward(gpu, MANY)),
+    slow("linear", "backward, rare formats", F32, |gpu| linear::backward(gpu, RARE)),
     case("linear", "backward", PLAIN, |gpu| linear::backward(gpu, COMMON)),
     slow("linear", "backward, other formats", PLAIN, |gpu| linear::backward(gpu, OTHERS)),
     case("linear", "backward", HALF, |gpu| linear::backward_in_f16(gpu, COMMON)),
@@ -196,7 +224,8 @@ const CASES: [Case; 131] = [
         linear::adapter_products,
     ),
     case("linear", "a device's self-test", HALF, linear::self_test),
-    case("linear", "experts", F32, |gpu| experts::products::products(gpu, ALL)),
+    case("linear", "experts", F32, |gpu| experts::products::products(gpu, MANY)),
+    slow("linear", "experts, rare formats", F32, |gpu| experts::products::products(gpu, RARE)),
     case("linear", "experts", HALF, |gpu| experts::products::products(gpu, COMMON)),
     slow("linear", "experts, other formats", HALF, |gpu| experts::products::products(gpu, OTHERS)),
     case("linear", "experts", TILES, |gpu| experts::products::products(gpu, ALL)),
@@ -210,7 +239,8 @@ const CASES: [Case; 131] = [
     case("lora", "gradients beside a product", COOP16, coop::beside),
     case("lora", "gradients beside a product, sums split", COOP16, |gpu| split(gpu, coop::beside)),
     case("lora", "gradients of experts", &[Variant::F32, Variant::Coop16], experts::gradients::gradients),
-    case("matvec", "a few rows, with an adapter's A", F32, |gpu| matvec::forward(gpu, ALL)),
+    case("matvec", "a few rows, with an adapter's A", F32, |gpu| matvec::forward(gpu, MANY)),
+    slow("matvec", "a few rows in rare formats", F32, |gpu| matvec::forward(gpu, RARE)),
     case("matvec", "a few rows, with an adapter's A", PLAIN, |gpu| matvec::forward(gpu, COMMON)),
     slow("matvec", "a few rows in other formats", PLAIN, |gpu| matvec::forward(gpu, OTHERS)),
     case("matvec", "many threads per row", PLAIN, |gpu| split(gpu, |gpu| matvec::wide_rows(gpu, COMMON))),
@@ -219,7 +249,8 @@ const CASES: [Case; 131] = [
     }),
     case("matvec", "one row, in bytes", PLAIN, matvec::in_bytes),
     case("matvec", "one row, in bytes, many threads", PLAIN, |gpu| split(gpu, matvec::in_bytes)),
-    case("matvec", "a gated input", F32, decoding::gated_products),
+    case("matvec", "a gated input", F32, |gpu| decoding::gated_products(gpu, MANY)),
+    slow("matvec", "a gated input in rare formats", F32, |gpu| decoding::gated_products(gpu, RARE)),
     case("matvec", "the stream behind a block", F32, decoding::ended_products),
     case("matvec", "experts in short passes", F32, experts::products::short),
     case("norm_add", "forward", PACKED, half::residuals),
@@ -258,6 +289,7 @@ const WITHIN_OTHERS: [&str; 5] = ["pack", "partial_sums", "peak", "row_factors",
 
 fn main() -> std::process::ExitCode {
     assert!(ALL.iter().all(|ty| COMMON.contains(ty) != OTHERS.contains(ty)), "each format is in one list");
+    assert!(ALL.iter().all(|ty| MANY.contains(ty) != RARE.contains(ty)), "each format is in one list");
     for op in OPS.iter().filter(|op| !WITHIN_OTHERS.contains(&op.name)) {
         for variant in op.variants {
             let tested = CASES.iter().any(|case| case.op == op.name && case.variants.contains(variant));

@@ -30,8 +30,9 @@ pub fn blocks(gpu: &Gpu) -> Outcome {
         let expected = (cols as f64).powf(-0.5);
         // Factors are f16, and a K-quant's scales of 6 bits are shared by 32 values: some percent. The values of Q4_0 are -8 to 7
         // steps, half a step from the middle, which is a ninth of their deviation.
-        // The scales of MXFP4 are powers of two.
-        let (least, most) = if ty == GgmlType::MXFP4 { (0.7, 1.42) } else { (0.95, 1.05) };
+        // The scales of MXFP4 are powers of two, and those of NVFP4 have four bits of precision.
+        let (least, most) =
+            if matches!(ty, GgmlType::MXFP4 | GgmlType::NVFP4) { (0.7, 1.42) } else { (0.95, 1.05) };
         if !((least..most).contains(&(deviation / expected)) && mean.abs() < 0.12 * expected) {
             return Err(format!("{}: {mean} ± {deviation}, expected 0 ± {expected}", ty.name()).into());
         }

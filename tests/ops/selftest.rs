@@ -44,7 +44,21 @@ const SHARED: (&str, &str) = ("experts", "the gate of a shared one");
 const SCALE: (&str, &str) = ("scale", "in place");
 
 /// Faults of drivers and kernels, planted in the kernels that every device runs.
-const FAULTS: [Planted; 42] = [
+const FAULTS: [Planted; 44] = [
+    planted(
+        "signs of eight values are read without the one that seven give",
+        DECODERS,
+        "embedding/plain",
+        "((countOneBits(seven) & 1u) << 7u)",
+        "0u",
+    ),
+    planted(
+        "every table of a grid begins a word late",
+        DECODERS,
+        "embedding/plain",
+        "let at = i / 2u;\n    return (weight",
+        "let at = i / 2u + 1u;\n    return (weight",
+    ),
     planted(
         "every token has the first one's per-layer embedding",
         ("per_layer", "inputs of layers"),

@@ -212,6 +212,11 @@ fn unsupported_models_are_refused_with_the_reason() {
         |w| w.random("blk.0.ffn_gate_inp.weight", &[32, 4], GgmlType::F32),
         &["router blk.0.ffn_gate_inp.weight", "gemma4.expert_count"],
     );
+    refused(
+        "factors",
+        |w| w.random("blk.0.attn_q.scale", &[1], GgmlType::F32),
+        &["tensor blk.0.attn_q.scale has factors", "no kernel applies them", "Q4_K_M"],
+    );
     refused("split", |w| w.set("split.count", Value::U16(3)), &["3 parts", "--merge"]);
     refused(
         "no architecture",
@@ -394,18 +399,16 @@ fn mixtures_of_experts() {
 #[test]
 fn formats_without_kernels_are_refused_by_name() {
     use GgmlType::*;
-    let tiny = include_bytes!("../../models/tiny-gemma4/tiny-gemma4-Q4_K_M.gguf");
-    let name = "blk.0.ffn_up.weight";
-    let after =
-        tiny.windows(name.len()).position(|w| w == name.as_bytes()).expect("in the header") + name.len();
-    // The number of dimensions, the two dimensions, the type.
-    let place = after + 4 + 16..after + 4 + 16 + 4;
-    assert_eq!(tiny[place.clone()], (Q4_K as u32).to_le_bytes());
-    for ty in [IQ1_S, IQ1_M, IQ2_XXS, IQ2_XS, IQ2_S, IQ3_XXS, IQ3_S, TQ1_0, TQ2_0, Q1_0, Q2_0, NVFP4] {
-        let mut bytes = tiny.to_vec();
-        bytes[place.clone()].copy_from_slice(&(ty as u32).to_le_bytes());
-        let opened = Gguf::from_bytes(bytes, "other.gguf").and_then(|gguf| Base::from_gguf(gguf, "other"));
-        assert_says(&ty.name(), opened, &[name, &ty.name(), "such as Q4_K_M, or Q3_K_M if memory is short"]);
+    // Those of activations and of numbers: llama.cpp has no weights in them.
+    let without = [Q8_1, Q8_K, I8, I16, I32, I64, F64];
+    assert!(GgmlType::ALL.into_iter().all(|ty| ty.supported() != without.contains(&ty)));
+    for ty in without.into_iter().filter(|ty| ty.block_len() <= 32) {
+        let mut w = GgufWriter::gemma4();
+        let tensor = w.tensor("blk.0.ffn_up.weight");
+        let values = tensor.shape.iter().product::<u64>() as usize;
+        (tensor.ty, tensor.data) = (ty as u32, vec![0; values / ty.block_len() * ty.block_bytes()]);
+        let expected = ["blk.0.ffn_up.weight", &*ty.name(), "such as Q4_K_M, or IQ2_M if memory is short"];
+        assert_says(&ty.name(), open(&w), &expected);
     }
 }
 
@@ -461,7 +464,11 @@ fn mixtures_with_a_shared_expert() {
     with_mtp.set("qwen35moe.nextn_predict_layers", Value::U32(1));
     with_mtp.set("qwen35moe.attention.recurrent_layers", Value::Array(Array::Bool(vec![true, false, false])));
     with_mtp.random("blk.2.nextn.eh_proj.weight", &[512, 256], GgmlType::Q8_0);
-    assert_eq!(open(&with_mtp).expect("sound").config(), plain.config());
+    let base = open(&with_mtp).expect("sound");
+    assert_eq!(base.config(), plain.config());
+    let notices = base.left_out();
+    assert!(notices.len() == 1 && notices[0].contains("multi-token prediction"), "{notices:?}");
+    assert!(plain.left_out().is_empty());
 
     for key in ["qwen35moe.expert_count", "qwen35moe.expert_used_count"] {
         let mut w = GgufWriter::of(plain.gguf());
@@ -496,6 +503,8 @@ fn ollamas_conversion_of_qwen35_is_the_same_model() {
     assert_eq!(ollama.config(), plain.config());
     assert_eq!(ollama.vector("blk.0.ssm_dt.bias"), plain.vector("blk.0.ssm_dt.bias"));
     assert!(ollama.matrix("v.blk.0.attn_q").is_none(), "the vision tower is no part of the text model");
+    let notices = ollama.left_out();
+    assert!(notices.len() == 1 && notices[0].contains("tower for images or sound"), "{notices:?}");
 
     // llama.cpp's files have the layers for multi-token prediction behind the others.
     let mut with_mtp = GgufWriter::of(plain.gguf());
@@ -503,7 +512,11 @@ fn ollamas_conversion_of_qwen35_is_the_same_model() {
     with_mtp.set("qwen35.nextn_predict_layers", Value::U32(1));
     with_mtp.set("qwen35.attention.recurrent_layers", Value::Array(Array::Bool(vec![true, false, false])));
     with_mtp.random("blk.2.nextn.eh_proj.weight", &[512, 256], GgmlType::Q8_0);
-    assert_eq!(open(&with_mtp).expect("sound").config(), plain.config());
+    let base = open(&with_mtp).expect("sound");
+    assert_eq!(base.config(), plain.config());
+    let notices = base.left_out();
+    assert!(notices.len() == 1 && notices[0].contains("multi-token prediction"), "{notices:?}");
+    assert!(plain.left_out().is_empty());
 
     for (heads, expected) in [(vec![0, 0], "0 in layers without attention"), (vec![2], "an array of 2")] {
         w.set("qwen35.attention.head_count_kv", Value::Array(Array::U32(heads)));

@@ -6,5 +6,5 @@ fn half_factors(s: Slice) -> f16 {
 }
 
 fn half4(s: Slice, d: f16, c: u32) -> vec4<f16> {
-    return d * (bytes_from_1024(mxfp4_bytes(s.q[c / 2u] >> (c % 2u * 8u))) - 1040h);
+    return d * (bytes_from_1024(e2m1_bytes(s.q[c / 2u] >> (c % 2u * 8u))) - 1040h);
 }

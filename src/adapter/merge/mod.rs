@@ -19,7 +19,7 @@ use metadata::metadata;
 use parts::{Part, locate};
 use rows::Job;
 
-pub use ty::MergeType;
+pub use ty::{MergeType, encoded};
 
 /// Bytes of an unchanged tensor that are copied at a time.
 const BYTES_PER_COPY: usize = 16 << 20;

@@ -1,6 +1,7 @@
 //! The weight format of merged matrices.
 
 use crate::base::GgmlType;
+use crate::base::quantize::ENCODED;
 
 /// The weight type of the merged matrices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -11,7 +12,7 @@ pub enum MergeType {
     /// nats: stored in their own type (mostly Q4_K), 92 % of this effect is lost; in Q8_0, 0.04 %.
     #[default]
     Auto,
-    /// The type of each matrix in the base: the file keeps its size.
+    /// The type of each matrix in the base, or [`encoded`] where nothing here writes it: the file keeps about its size.
     Keep,
     /// This type.
     To(GgmlType),
@@ -55,7 +56,8 @@ impl MergeType {
             BF16, F16, F32, IQ4_NL, IQ4_XS, Q2_K, Q3_K, Q4_0, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K, Q8_0,
         };
         let wanted = match self {
-            MergeType::Keep => return own,
+            MergeType::Keep if encoded(own) == own => return own,
+            MergeType::Keep => encoded(own),
             MergeType::Auto if matches!(own, F32 | F16 | BF16) => return own,
             MergeType::Auto => Q8_0,
             MergeType::To(ty) => ty,
@@ -70,5 +72,17 @@ impl MergeType {
             blocks_of_32 => blocks_of_32,
         };
         [wanted, fallback].into_iter().find(fits).unwrap_or(F16)
+    }
+}
+
+/// The type in which a matrix of the type `own` is written: itself, or the nearest type of its size or a larger one that has an encoder.
+/// Those of IQ1 to IQ3 need an importance matrix.
+pub fn encoded(own: GgmlType) -> GgmlType {
+    use GgmlType::{IQ3_S, IQ3_XXS, NVFP4, Q2_K, Q3_K, Q4_K};
+    match own {
+        own if ENCODED.contains(&own) => own,
+        IQ3_XXS | IQ3_S => Q3_K,
+        NVFP4 => Q4_K,
+        _ => Q2_K,
     }
 }

@@ -13,6 +13,7 @@ pub(super) static FORMAT: Format = Format {
         each(bytes, out, |b: &[u8; 2], y: &mut [f32; 1]| y[0] = bf16::from_le_bytes(*b).to_f32())
     },
     scales: Scales::UpperHalf,
+    table: &[],
     planes: &[],
     write: |out, bytes| out.copy(bytes),
 };

@@ -9,6 +9,7 @@ pub(super) static FORMAT: Format = Format {
     file_type: 1,
     decode: |bytes, out| each(bytes, out, |b: &[u8; 2], y: &mut [f32; 1]| y[0] = f32_of(*b)),
     scales: Scales::Halves(&[0]),
+    table: &[],
     planes: &[],
     write: |out, bytes| out.copy(bytes),
 };

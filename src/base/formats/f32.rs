@@ -9,6 +9,7 @@ pub(super) static FORMAT: Format = Format {
     file_type: 0,
     decode: |bytes, out| each(bytes, out, |b: &[u8; 4], y: &mut [f32; 1]| y[0] = f32::from_le_bytes(*b)),
     scales: Scales::UpperHalf,
+    table: &[],
     planes: &[],
     write: |out, bytes| out.copy(bytes),
 };

@@ -147,6 +147,11 @@ impl GgmlType {
         self.format().and_then(|format| format.byte_reader)
     }
 
+    /// The table with which every matrix of the format begins on the device; empty for most.
+    pub fn table(self) -> &'static [u8] {
+        self.format().map_or(&[], |format| format.table)
+    }
+
     /// Whether kernels read a matrix as it is in the file, row by row, instead of as planes of slices.
     pub fn is_row_by_row(self) -> bool {
         self.format().is_some_and(|format| format.planes.is_empty())

@@ -25,6 +25,7 @@ pub(super) static FORMAT: Format = Format {
     file_type: 25,
     decode: |bytes, out| each(bytes, out, decode),
     scales: Scales::Halves(&[0]),
+    table: &[],
     planes: &[Plane::bits(16, 32), Plane::factors(2, 32, 1, [67.2, 67.2])],
     write: |out, bytes| {
         let blocks: &[BlockIq4Nl] = cast_slice(bytes);

@@ -26,6 +26,7 @@ pub(super) static FORMAT: Format = Format {
     file_type: 30,
     decode: |bytes, out| each(bytes, out, decode),
     scales: Scales::Halves(&[0]),
+    table: &[],
     // Beside d lie the upper bits of the scales. Zero makes them -32 to -17.
     planes: &[Plane::bits(16, 32), Plane::factors(8, 256, 2, [1675.0, f64::INFINITY])],
     write: |out, bytes| {

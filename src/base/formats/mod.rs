@@ -4,6 +4,8 @@
 
 mod file_type;
 mod ggml_type;
+mod grids;
+mod iq2;
 mod k_scales;
 pub mod planes;
 mod random;
@@ -11,9 +13,19 @@ mod random;
 mod bf16;
 mod f16;
 mod f32;
+mod iq1_m;
+mod iq1_s;
+mod iq2_s;
+mod iq2_xs;
+mod iq2_xxs;
+mod iq3_s;
+mod iq3_xxs;
 mod iq4_nl;
 mod iq4_xs;
 mod mxfp4;
+mod nvfp4;
+mod q1_0;
+mod q2_0;
 mod q2_k;
 mod q3_k;
 mod q4_0;
@@ -24,12 +36,14 @@ mod q5_1;
 mod q5_k;
 mod q6_k;
 mod q8_0;
+mod tq1_0;
+mod tq2_0;
 
 use bytemuck::Pod;
 
 pub use file_type::file_type_name;
 pub use ggml_type::GgmlType;
-pub use random::random_blocks;
+pub use random::{random_blocks, random_blocks_like};
 
 pub(super) use iq4_nl::{BlockIq4Nl, LEVELS as IQ4_LEVELS};
 pub(super) use iq4_xs::BlockIq4Xs;
@@ -49,7 +63,7 @@ pub(super) use q8_0::BlockQ8_0;
 use planes::Writer;
 
 /// Every format with kernels and decoders.
-pub static FORMATS: [&Format; 16] = [
+pub static FORMATS: [&Format; 28] = [
     &f32::FORMAT,
     &f16::FORMAT,
     &bf16::FORMAT,
@@ -66,6 +80,18 @@ pub static FORMATS: [&Format; 16] = [
     &iq4_nl::FORMAT,
     &iq4_xs::FORMAT,
     &mxfp4::FORMAT,
+    &iq2_xxs::FORMAT,
+    &iq2_xs::FORMAT,
+    &iq2_s::FORMAT,
+    &iq3_xxs::FORMAT,
+    &iq3_s::FORMAT,
+    &iq1_s::FORMAT,
+    &iq1_m::FORMAT,
+    &tq1_0::FORMAT,
+    &tq2_0::FORMAT,
+    &nvfp4::FORMAT,
+    &q1_0::FORMAT,
+    &q2_0::FORMAT,
 ];
 
 /// A weight format.
@@ -83,6 +109,8 @@ pub struct Format {
     decode: fn(&[u8], &mut [f32]),
     /// Positions of a block's scales, for random blocks.
     scales: Scales,
+    /// The table with which a matrix begins on the device, in whole vec4s: the points of a grid that its quants number.
+    table: &'static [u8],
     /// Planes of the layout on the device; none where kernels read the matrix as it is in the file.
     pub planes: &'static [Plane],
     /// Writes the planes of whole blocks.
@@ -97,6 +125,10 @@ enum Scales {
     Halves(&'static [usize]),
     /// The exponent of a power of two, in this byte.
     Exponent(usize),
+    /// This many floats of 8 bits in the first bytes.
+    Ue4m3(usize),
+    /// An F16 number in the upper four bits of four numbers of 16 bits, from this byte on.
+    Quarters(usize),
 }
 
 /// A plane of a matrix on the device: see [`planes`].
@@ -121,6 +153,8 @@ pub enum Factors {
     },
     /// A byte `e` per scale, which is `2^(e − 128)`: the power of two next to the standard deviation by this divisor.
     Exponents(f64),
+    /// A UE4M3 float per scale: the one next to the standard deviation by this divisor.
+    Floats(f64),
 }
 
 impl Factors {
@@ -134,6 +168,11 @@ impl Factors {
             Factors::Exponents(by) => {
                 let e = 128.0 + (std / by).log2().round();
                 (u32::from_le_bytes([e.clamp(0.0, 254.0) as u8; 4]), 1)
+            }
+            Factors::Floats(by) => {
+                let distance = |x: &u8| (f64::from(nvfp4::half_scale(*x)) - std / by).abs();
+                let nearest = (0..0x7f).min_by(|a, b| distance(a).total_cmp(&distance(b)));
+                (u32::from_le_bytes([nearest.unwrap_or(0); 4]), 1)
             }
         }
     }
@@ -153,6 +192,11 @@ impl Plane {
     /// A plane with exponents.
     const fn exponents(bytes: usize, values: usize, divisor: f64) -> Plane {
         Plane { bytes, values, factors: Some(Factors::Exponents(divisor)) }
+    }
+
+    /// A plane with floats of 8 bits.
+    const fn floats(bytes: usize, values: usize, divisor: f64) -> Plane {
+        Plane { bytes, values, factors: Some(Factors::Floats(divisor)) }
     }
 }
 

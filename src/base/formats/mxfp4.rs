@@ -5,7 +5,7 @@ use bytemuck::{Pod, Zeroable, cast_slice};
 use super::planes::{halves, pair_nibbles};
 use super::{Format, GgmlType, Plane, Scales, each};
 
-/// Twice the values of E2M1. Must match ggml-common.h `kvalues_mxfp4`. Twin: shaders/formats/mxfp4.wgsl.
+/// Twice the values of E2M1. Must match ggml-common.h `kvalues_mxfp4`. Twin: shaders/formats/e2m1.wgsl.
 pub(crate) const LEVELS: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
 /// MXFP4 block. Source: ggml-common.h.
@@ -24,6 +24,7 @@ pub(super) static FORMAT: Format = Format {
     file_type: 38,
     decode: |bytes, out| each(bytes, out, decode),
     scales: Scales::Exponent(0),
+    table: &[],
     planes: &[Plane::bits(16, 32), Plane::exponents(1, 32, 5.85)],
     write: |out, bytes| {
         let blocks: &[BlockMxfp4] = cast_slice(bytes);

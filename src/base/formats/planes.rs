@@ -19,9 +19,24 @@
 //! | IQ4_NL | nibbles `[K/32, N]` of 16 bytes, d `[K/32, N]` of 2 |
 //! | IQ4_XS | nibbles `[K/32, N]` of 16 bytes, d and scales `[K/256, N]` of 8 |
 //! | MXFP4 | nibbles `[K/32, N]` of 16 bytes, exponents `[K/32, N]` of 1 |
+//! | IQ2_XXS | quants and scales `[K/32, N]` of 8 bytes, d `[K/256, N]` of 2 |
+//! | IQ2_XS | quants `[K/32, N]` of 8 bytes, scales `[K/256, N]` of 8, d `[K/256, N]` of 2 |
+//! | IQ2_S | quants and signs `[K/32, N]` of 8 bytes, high bits and scales `[K/256, N]` of 16, d `[K/256, N]` of 2 |
+//! | IQ3_XXS | quants `[K/32, N]` of 8 bytes, signs and scales `[K/32, N]` of 4, d `[K/256, N]` of 2 |
+//! | IQ3_S | quants `[K/32, N]` of 8 bytes, signs `[K/32, N]` of 4, high bits `[K/256, N]` of 8, scales `[K/256, N]` of 4, d `[K/256, N]` of 2 |
+//! | IQ1_S | quants `[K/32, N]` of 4 bytes, high bits and scales `[K/32, N]` of 2, d `[K/256, N]` of 2 |
+//! | IQ1_M | quants `[K/32, N]` of 4 bytes, high bits and signs `[K/32, N]` of 2, d and scales `[K/256, N]` of 8 |
+//! | TQ1_0 | digits `[K/256, N]` of 32, 16 and 4 bytes, d `[K/256, N]` of 2 |
+//! | TQ2_0 | pairs of bits `[K/32, N]` of 8 bytes, d `[K/256, N]` of 2 |
+//! | NVFP4 | nibbles `[K/32, N]` of 16 bytes, scales `[K/32, N]` of 2 |
+//! | Q1_0 | bits `[K/32, N]` of 4 bytes, d `[K/128, N]` of 2 |
+//! | Q2_0 | pairs of bits `[K/32, N]` of 8 bytes, d `[K/64, N]` of 2 |
 //! | F32, F16, BF16 | as in the file |
 //!
-//! Neighbouring values are in the two halves of a 32-bit word, so that one mask extracts a pair for f16 arithmetic. In a slice's
+//! Matrices of IQ1 to IQ3 begin with the table of their grid, 512 to 4096 bytes: see `grids`.
+//!
+//! In formats of more than three bits, neighbouring values are in the two halves of a 32-bit word, so that one mask extracts a pair for f16
+//! arithmetic; so they are in Q2_K and Q3_K. In the others they follow one another from the lowest bit on. In a slice's
 //! nibbles, word `j` has value `8j + 2s` in bits `4s..4s + 4` of its low half and value `8j + 2s + 1` in those of its high half.
 //! In its high bits, bit `s` of the low half belongs to value `2s`, and bit `s` of the high half to value `2s + 1`. Word `j` of its
 //! (high) pairs has values `16j + 2s` and `16j + 2s + 1` in bits `2s..2s + 2` of its halves.
@@ -42,7 +57,7 @@ pub fn to_planes(ty: GgmlType, rows: usize, bytes: &[u8]) -> Cow<'_, [u8]> {
     if is_as_in_file(ty, bytes.len()) {
         return Cow::Borrowed(bytes);
     }
-    let mut planes = vec![MaybeUninit::new(0); planes_bytes(bytes.len())];
+    let mut planes = vec![MaybeUninit::new(0); planes_bytes(ty, bytes.len())];
     write_planes(ty, rows, bytes, &mut planes);
     // SAFETY: every byte was initialized when it was made.
     Cow::Owned(planes.into_iter().map(|byte| unsafe { byte.assume_init() }).collect())
@@ -54,8 +69,8 @@ pub fn is_as_in_file(ty: GgmlType, bytes: usize) -> bool {
 }
 
 /// Size in this layout of a matrix that has `bytes` bytes in its file.
-pub fn planes_bytes(bytes: usize) -> usize {
-    bytes.next_multiple_of(16)
+pub fn planes_bytes(ty: GgmlType, bytes: usize) -> usize {
+    ty.table().len() + bytes.next_multiple_of(16)
 }
 
 /// Writes [`to_planes`] to a place of [`planes_bytes`], which may be memory of the device: writes every byte, and reads none.
@@ -66,8 +81,10 @@ pub fn planes_bytes(bytes: usize) -> usize {
 pub fn write_planes(ty: GgmlType, rows: usize, bytes: &[u8], place: &mut [MaybeUninit<u8>]) {
     let format = ty.format().unwrap_or_else(|| panic!("{ty:?} has no planes; opening a base refuses it"));
     assert_eq!(bytes.len() % (rows * ty.block_bytes()).max(1), 0, "rows of whole blocks of {ty:?}");
-    assert_eq!(place.len(), planes_bytes(bytes.len()), "the place for a matrix of {} bytes", bytes.len());
-    let (rest, padding) = place.split_at_mut(bytes.len());
+    assert_eq!(place.len(), planes_bytes(ty, bytes.len()), "the place for a matrix of {} bytes", bytes.len());
+    let (table, rest) = place.split_at_mut(format.table.len());
+    table.iter_mut().zip(format.table).for_each(|(to, from)| *to = MaybeUninit::new(*from));
+    let (rest, padding) = rest.split_at_mut(bytes.len());
     padding.fill(MaybeUninit::new(0));
     (format.write)(&mut Writer { rest, rows: rows.max(1) }, bytes);
 }

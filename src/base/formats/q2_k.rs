@@ -24,6 +24,7 @@ pub(super) static FORMAT: Format = Format {
     file_type: 10,
     decode: |bytes, out| each(bytes, out, decode),
     scales: Scales::Halves(&[80, 82]),
+    table: &[],
     // The mean of scale·q is 11.25, which dmin·minimum of mean 7.5 cancels.
     planes: &[Plane::bits(16, 256), Plane::bits(8, 32), Plane::factors(4, 256, 1, [13.87, 13.87 / 1.5])],
     write: |out, bytes| {

@@ -23,6 +23,7 @@ pub(super) static FORMAT: Format = Format {
     file_type: 12,
     decode: |bytes, out| each(bytes, out, decode),
     scales: Scales::Halves(&[108]),
+    table: &[],
     planes: &[
         Plane::bits(8, 32),
         Plane::bits(8, 256),

@@ -21,6 +21,7 @@ pub(super) static FORMAT: Format = Format {
     file_type: 2,
     decode: |bytes, out| each(bytes, out, decode),
     scales: Scales::Halves(&[0]),
+    table: &[],
     planes: &[Plane::bits(16, 32), Plane::factors(2, 32, 1, [4.6, 4.6])],
     write: |out, bytes| {
         let blocks: &[BlockQ4_0] = cast_slice(bytes);

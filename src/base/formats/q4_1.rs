@@ -22,6 +22,7 @@ pub(super) static FORMAT: Format = Format {
     file_type: 3,
     decode: |bytes, out| each(bytes, out, decode),
     scales: Scales::Halves(&[0, 2]),
+    table: &[],
     // The mean of q is 7.5, which m cancels.
     planes: &[Plane::bits(16, 32), Plane::factors(4, 32, 1, [4.6, -4.6 / 7.5])],
     write: |out, bytes| {

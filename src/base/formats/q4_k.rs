@@ -24,6 +24,7 @@ pub(super) static FORMAT: Format = Format {
     file_type: 15,
     decode: |bytes, out| each(bytes, out, decode),
     scales: Scales::Halves(&[0, 2]),
+    table: &[],
     planes: &[Plane::bits(16, 32), Plane::factors(16, 256, 4, [257.0, 34.2])],
     write: |out, bytes| {
         let blocks: &[BlockQ4K] = cast_slice(bytes);

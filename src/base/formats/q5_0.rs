@@ -22,6 +22,7 @@ pub(super) static FORMAT: Format = Format {
     file_type: 8,
     decode: |bytes, out| each(bytes, out, decode),
     scales: Scales::Halves(&[0]),
+    table: &[],
     planes: &[Plane::bits(16, 32), Plane::bits(4, 32), Plane::factors(2, 32, 1, [9.2, 9.2])],
     write: |out, bytes| {
         let blocks: &[BlockQ5_0] = cast_slice(bytes);

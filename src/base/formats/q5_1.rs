@@ -23,6 +23,7 @@ pub(super) static FORMAT: Format = Format {
     file_type: 9,
     decode: |bytes, out| each(bytes, out, decode),
     scales: Scales::Halves(&[0, 2]),
+    table: &[],
     // The mean of q is 15.5, which m cancels.
     planes: &[Plane::bits(16, 32), Plane::bits(4, 32), Plane::factors(4, 32, 1, [9.2, -9.2 / 15.5])],
     write: |out, bytes| {

@@ -25,6 +25,7 @@ pub(super) static FORMAT: Format = Format {
     file_type: 17,
     decode: |bytes, out| each(bytes, out, decode),
     scales: Scales::Halves(&[0, 2]),
+    table: &[],
     planes: &[Plane::bits(16, 32), Plane::factors(16, 256, 4, [524.0, 33.8]), Plane::bits(4, 32)],
     write: |out, bytes| {
         let blocks: &[BlockQ5K] = cast_slice(bytes);

@@ -23,6 +23,7 @@ pub(super) static FORMAT: Format = Format {
     file_type: 18,
     decode: |bytes, out| each(bytes, out, decode),
     scales: Scales::Halves(&[208]),
+    table: &[],
     planes: &[
         Plane::bits(16, 32),
         Plane::bits(16, 256),

@@ -20,6 +20,7 @@ pub(super) static FORMAT: Format = Format {
     file_type: 7,
     decode: |bytes, out| each(bytes, out, decode),
     scales: Scales::Halves(&[0]),
+    table: &[],
     planes: &[Plane::bits(32, 32), Plane::factors(2, 32, 1, [74.0, 74.0])],
     write: |out, bytes| {
         let blocks: &[BlockQ8_0] = cast_slice(bytes);

@@ -35,9 +35,29 @@ pub enum Error {
         ty: GgmlType,
     },
     /// The format has no encoder here.
-    #[error("nothing here writes {}; choose one of {}", .0.name(), GgmlType::names(&GgmlType::SUPPORTED))]
+    #[error("nothing here writes {}; choose one of {}", .0.name(), GgmlType::names(&ENCODED))]
     Unsupported(GgmlType),
 }
+
+/// The formats that [`quantize`] writes.
+pub const ENCODED: [GgmlType; 16] = [
+    GgmlType::F32,
+    GgmlType::F16,
+    GgmlType::BF16,
+    GgmlType::Q8_0,
+    GgmlType::Q6_K,
+    GgmlType::Q5_K,
+    GgmlType::Q5_1,
+    GgmlType::Q5_0,
+    GgmlType::Q4_K,
+    GgmlType::Q4_1,
+    GgmlType::Q4_0,
+    GgmlType::IQ4_NL,
+    GgmlType::IQ4_XS,
+    GgmlType::MXFP4,
+    GgmlType::Q3_K,
+    GgmlType::Q2_K,
+];
 
 /// The bytes of `values`, whole blocks of `ty`, on this thread.
 ///

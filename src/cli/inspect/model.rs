@@ -74,6 +74,7 @@ fn trainable(base: &Base) {
     let shape = format_args!("{}, vocabulary {vocab}; {}", models::shape_of(base), kinds(&config.layers));
     output::line("shape", shape);
     output::line("identity", base.fingerprint());
+    base.left_out().iter().for_each(|notice| output::line("notice", notice));
     let slots = lora::slots(config, &Module::ALL);
     let parameters: usize = slots.iter().map(|s| s.len_a(1) + s.len_b(1)).sum();
     match Tokenizer::from_gguf(base.gguf()) {

@@ -102,15 +102,15 @@ impl Sizes {
     fn bytes(&self, gpu: &Gpu, base: &Base) -> u64 {
         let config = base.config();
         let (chunk, d, z) = (self.lengths.chunk, config.width, self.z());
-        let row_bytes = |name: &str| base.tensor(name).map_or(0, |m: Tensor| m.row_bytes());
+        let table = base.tensor("per_layer_token_embd").map_or(0, |m: Tensor| m.planes_bytes(chunk));
         let per_layer = config.layers.len() * config.per_layer_width;
         let widths = [d, d, per_layer, self.products + z, self.wide, z];
-        let model_proj = base.tensor("per_layer_model_proj").map_or(0, |m| m.rows * m.row_bytes());
+        let model_proj = base.tensor("per_layer_model_proj").map_or(0, |m| m.planes_bytes(m.rows));
         let [heads, queries] = self.queries;
         widths.into_iter().map(|width| rows(chunk, width)).sum::<u64>()
             + rows(self.branch_rows, d + z)
             + rows(1, config.vocab)
-            + buffer(chunk * row_bytes("per_layer_token_embd") + 16)
+            + buffer(table + 16)
             + if model_proj > 0 { buffer(model_proj) } else { 0 }
             + self.integers(gpu, config).map_or(0, |widths| widths.map(Integers::bytes_of).iter().sum())
             + self.operands(d)

@@ -79,7 +79,7 @@ impl<'a> Workspace<'a> {
             Some(whole) => Some(stream::weight(gpu, model.base, &whole).await?),
             None => None,
         };
-        let row_bytes = model.base.tensor("per_layer_token_embd").map_or(0, |m| m.row_bytes());
+        let table = model.base.tensor("per_layer_token_embd").map_or(0, |m| m.planes_bytes(chunk));
         let rows = |label: &str, width: usize| Rows::new(gpu, label, chunk, width);
         let operands = sizes.packs.then(|| Operands::new(gpu, chunk, sizes.wide.max(d), 0, z)).transpose()?;
         let experts = |(shape, widths): &(Experts, LayerWidths)| -> Result<_, GpuError> {
@@ -101,7 +101,7 @@ impl<'a> Workspace<'a> {
             lengths: sizes.lengths,
             model_proj,
             tokens: gpu.buffer("tokens", ((1 + chunk) * 4) as u64)?,
-            table: gpu.buffer("per-layer embedding rows", (chunk * row_bytes + 16) as u64)?,
+            table: gpu.buffer("per-layer embedding rows", (table + 16) as u64)?,
             stream: rows("stream", d)?,
             normed: rows("normed", d)?,
             integers,

@@ -59,7 +59,7 @@ impl ExpertWeight {
     ) -> Result<ExpertWeight, GpuError> {
         let row_bytes = data.len() / (experts * rows).max(1);
         let mut tiles = Vec::new();
-        for tile in expert_tiles(gpu, experts, rows, row_bytes) {
+        for tile in expert_tiles(gpu, ty, [experts, rows], row_bytes) {
             let bytes = &data[tile.start * row_bytes..tile.end * row_bytes];
             tiles.push(Tile::upload(gpu, name, ty, tile, bytes)?);
         }
@@ -75,11 +75,12 @@ impl ExpertWeight {
 /// The rows of each tile: whole experts, as many as a binding can span.
 pub(crate) fn expert_tiles(
     gpu: &Gpu,
-    experts: usize,
-    rows: usize,
+    ty: GgmlType,
+    [experts, rows]: [usize; 2],
     row_bytes: usize,
-) -> impl Iterator<Item = Range<usize>> {
-    let fit = (gpu.max_binding_bytes() as usize / (rows * row_bytes).max(1)).clamp(1, experts);
+) -> impl Iterator<Item = Range<usize>> + use<> {
+    let fit =
+        ((gpu.max_binding_bytes() as usize - ty.table().len()) / (rows * row_bytes).max(1)).clamp(1, experts);
     (0..experts).step_by(fit).map(move |first| first * rows..experts.min(first + fit) * rows)
 }
 

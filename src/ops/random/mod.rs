@@ -42,8 +42,10 @@ pub fn weight(
     let mut made = Vec::new();
     for tile in tiles {
         let row_bytes: usize = planes.iter().map(row_bytes_of).sum();
-        let buffer = gpu.buffer(name, (row_bytes * tile.len()) as u64)?;
-        let mut first = 0;
+        let table = ty.table();
+        let buffer = gpu.buffer(name, (table.len() + row_bytes * tile.len()) as u64)?;
+        gpu.write(&buffer, table);
+        let mut first = table.len() / 4;
         for plane in planes {
             let count = (row_bytes_of(plane) * tile.len()).div_ceil(4);
             let (factors, period) = plane.factors.as_ref().map_or((0, 0), |factors| factors.word(std));
@@ -51,7 +53,8 @@ pub fn weight(
                 first: first as u32,
                 count: count as u32,
                 // No two planes of a model begin at the same place of its file.
-                key: ((range.start / 4) as u32).wrapping_add((tile.start * row_bytes / 4 + first) as u32),
+                key: ((range.start / 4) as u32)
+                    .wrapping_add((tile.start * row_bytes / 4 + first - table.len() / 4) as u32),
                 period: period as u32,
                 factors,
             };

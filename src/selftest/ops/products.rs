@@ -138,7 +138,7 @@ pub fn short_products(b: &mut Bench) -> Result<(), GpuError> {
     Ok(())
 }
 
-/// The words of the first plane of random blocks, drawn again here.
+/// The table of the format and the words of the first plane of random blocks, drawn again here.
 pub fn random_blocks(b: &mut Bench) -> Result<(), GpuError> {
     let (rows, cols, start) = (67, 256, 4096);
     for ty in GgmlType::SUPPORTED.into_iter().filter(|ty| random::makes(*ty)) {
@@ -150,7 +150,8 @@ pub fn random_blocks(b: &mut Bench) -> Result<(), GpuError> {
         let weight = random::weight(b.gpu, &matrix, std::iter::once(0..rows))?;
         let words = rows * cols / plane.values * plane.bytes / 4;
         let key = pcg((start / 4) as u32);
-        let words = (0..words as u32).map(|i| pcg(key.wrapping_add(i)));
+        let table = ty.table().as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word));
+        let words = table.chain((0..words as u32).map(|i| pcg(key.wrapping_add(i))));
         b.expect_bits(&format!("{}, random", ty.name()), &weight.tiles[0].buffer, words);
     }
     Ok(())
