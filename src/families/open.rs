@@ -80,6 +80,12 @@ fn of_file(gguf: &Gguf) -> Result<&'static Family, Error> {
             "is a LoRA adapter, expected a base model; name the model that it was trained on".into(),
         );
     }
+    if let Some(parts @ 2..) = gguf.get::<u32>("split.count")? {
+        return unsupported(format!(
+            "is one of {parts} parts of a split file, expected all of them in one folder with the names that llama-gguf-split gives \
+             (NAME-00001-of-{parts:05}.gguf); rename them, or join them with `llama-gguf-split --merge`"
+        ));
+    }
     let architecture: &str = gguf.require("general.architecture")?;
     if architecture == "gptoss" {
         return unsupported(
@@ -94,11 +100,5 @@ fn of_file(gguf: &Gguf) -> Result<&'static Family, Error> {
             "is a model of architecture `{architecture}`, supported are {supported}; use a GGUF of a supported model"
         ));
     };
-    if let Some(parts @ 2..) = gguf.get::<u32>("split.count")? {
-        return unsupported(format!(
-            "is one of {parts} parts of a split file, expected the first of them with the others beside it (NAME-00001-of-{parts:05}.gguf); \
-             name that one, or join them with `llama-gguf-split --merge`"
-        ));
-    }
     Ok(family)
 }

@@ -250,15 +250,27 @@ fn parts_are_one_model() {
         assert_eq!(parts.matrix(matrix.name).expect("there").data, matrix.data, "{}", matrix.name);
     }
     assert!(parts.gguf().metadata().iter().all(|(key, _)| !key.starts_with("split.")));
-    assert_says(
-        "second",
-        open(&at(2)),
-        &["parts of a split file", "a-00001-of-00003.gguf".trim_start_matches("a")],
-    );
+    for other in [2, 3] {
+        let parts = open(&at(other)).expect("whichever part is named");
+        assert_eq!(one.fingerprint(), parts.fingerprint());
+    }
+    // Parts under each other's names.
+    let (second, third) = (std::fs::read(at(2)).expect("there"), std::fs::read(at(3)).expect("there"));
+    std::fs::write(at(2), &third).expect("written");
+    assert_says("exchanged", open(&at(1)), &["a-00002-of-00003.gguf", "is part 3", "expected part 2"]);
+    std::fs::write(at(2), second).expect("written");
+    let renamed = folder.path().join("b.gguf");
+    for number in [1, 2] {
+        std::fs::copy(at(number), &renamed).expect("copied");
+        assert_says("renamed", open(&renamed), &["one of 3 parts", "rename", "NAME-00001-of-00003.gguf"]);
+    }
     std::fs::write(at(2), b"GGUF").expect("written");
     assert_says("damaged", open(&at(1)), &["a-00002-of-00003.gguf"]);
     std::fs::remove_file(at(2)).expect("there");
-    assert_says("missing", open(&at(1)), &["one of 3 parts", "--merge"]);
+    for number in [1, 3] {
+        let expected = ["one of 3 parts", "a-00002-of-00003.gguf is missing", "--merge"];
+        assert_says("missing", open(&at(number)), &expected);
+    }
 }
 
 #[test]

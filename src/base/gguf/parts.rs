@@ -7,6 +7,7 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
 use super::parse::{Parsed, parse};
+use super::value::FromValue;
 
 /// Files in a row in memory. Each begins at a page; the bytes between them are zero.
 pub(super) struct Region {
@@ -91,11 +92,13 @@ pub(super) fn open(paths: &[PathBuf], mut first: Parsed) -> Result<(Region, Pars
     let open = |path: &PathBuf| File::open(path).map_err(|error| Problem::Io(path.clone(), error));
     let files: Vec<File> = paths.iter().map(open).collect::<Result<_, _>>()?;
     let (region, places) = Region::map(&files).map_err(|error| Problem::Io(paths[0].clone(), error))?;
-    for (path, (at, length)) in paths.iter().zip(&places).skip(1) {
+    check_number(&paths[0], &first, 0)?;
+    for (index, (path, (at, length))) in paths.iter().zip(&places).enumerate().skip(1) {
         let damaged = |problem: String| Problem::Damaged(path.clone(), problem);
         let bytes = &region.bytes()[*at..at + length];
         let part =
             parse(bytes, *length as u64).expect("the header ends within the whole file").map_err(damaged)?;
+        check_number(path, &part, index)?;
         for mut tensor in part.tensors {
             let range = &mut tensor.range;
             (range.start, range.end) = (range.start + *at as u64, range.end + *at as u64);
@@ -107,16 +110,55 @@ pub(super) fn open(paths: &[PathBuf], mut first: Parsed) -> Result<(Region, Pars
             first.tensors.push(tensor);
         }
     }
+    let all = first.keys.get("split.tensors.count").and_then(|&at| u64::from_value(&first.metadata[at].1));
+    if let Some(all) = all.filter(|all| *all != first.tensors.len() as u64) {
+        let problem = format!(
+            "the parts have {} tensors, expected {all} by the metadata; download the parts again",
+            first.tensors.len()
+        );
+        return Err(Problem::Damaged(paths[0].clone(), problem));
+    }
     // Whoever reads or writes the model sees one file.
     first.metadata.retain(|(key, _)| !key.starts_with("split."));
     first.keys = first.metadata.iter().enumerate().map(|(index, (key, _))| (key.clone(), index)).collect();
     Ok((region, first))
 }
 
-/// The files of all parts, if `path` is the first of several and they lie beside it.
-pub(super) fn beside(path: &Path) -> Option<Vec<PathBuf>> {
+/// Refuses a part of another place, or of another model, under this name.
+fn check_number(path: &Path, part: &Parsed, index: usize) -> Result<(), Problem> {
+    match number(part).filter(|number| *number != index as u64) {
+        None => Ok(()),
+        Some(number) => {
+            let problem = format!(
+                "is part {} by its metadata, expected part {} by its name; download the parts again",
+                number + 1,
+                index + 1
+            );
+            Err(Problem::Damaged(path.into(), problem))
+        }
+    }
+}
+
+/// The files of all `count` parts, if `path` is one of them by its name.
+pub(super) fn beside(path: &Path, count: u32) -> Option<Vec<PathBuf>> {
     let name = path.file_name()?.to_str().filter(|name| name.to_ascii_lowercase().ends_with(".gguf"))?;
-    let paths: Vec<PathBuf> =
-        crate::base::stores::parts(name).into_iter().map(|name| path.with_file_name(name)).collect();
-    (paths.len() > 1 && paths.iter().all(|path| path.is_file())).then_some(paths)
+    let names = crate::base::stores::parts(name).into_iter();
+    let paths: Vec<PathBuf> = names.map(|name| path.with_file_name(name)).collect();
+    (paths.len() == count as usize).then_some(paths)
+}
+
+/// The problem of a model one of whose parts is not beside the others.
+pub(super) fn missing(paths: &[PathBuf]) -> Option<String> {
+    let missing = paths.iter().find(|path| !path.is_file())?;
+    Some(format!(
+        "is one of {} parts of a model, and {} is missing, expected all parts in one folder; download that part too, or name a \
+         model in one file, which `llama-gguf-split --merge` makes",
+        paths.len(),
+        missing.display()
+    ))
+}
+
+/// The number of a part by its metadata, from 0 on.
+fn number(part: &Parsed) -> Option<u64> {
+    part.keys.get("split.no").and_then(|&at| u64::from_value(&part.metadata[at].1))
 }

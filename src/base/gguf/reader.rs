@@ -41,7 +41,7 @@ impl std::fmt::Debug for Gguf {
 }
 
 impl Gguf {
-    /// Maps the file at `path`, and the other parts beside it where it is the first of several. The files must not be changed while they are
+    /// Maps the file at `path`, and the other parts beside it where it is one of several. The files must not be changed while they are
     /// open.
     #[cfg(feature = "native")]
     pub fn open(path: &Path) -> Result<Gguf, Error> {
@@ -61,12 +61,19 @@ impl Gguf {
         gguf.with_parts(path)
     }
 
-    /// The whole model, if this is its first part and the others lie beside it.
+    /// The whole model, if this is one of its parts. A file of another name than a part's stays as it is.
     #[cfg(all(unix, feature = "native"))]
     fn with_parts(self, path: &Path) -> Result<Gguf, Error> {
-        use super::parts::{Problem, beside, open};
-        let is_part = self.get::<u32>("split.count").ok().flatten() > Some(1);
-        let Some(paths) = is_part.then(|| beside(path)).flatten() else { return Ok(self) };
+        use super::parts::{Problem, beside, missing, open};
+        let count = self.get::<u32>("split.count").ok().flatten().unwrap_or(1);
+        let Some(paths) = (count > 1).then(|| beside(path, count)).flatten() else { return Ok(self) };
+        if let Some(problem) = missing(&paths) {
+            return Err(Error::Damaged { file: self.file, problem });
+        }
+        // The first part has the metadata.
+        if paths[0] != path {
+            return Gguf::open(&paths[0]);
+        }
         let Gguf { file, version, alignment, metadata, keys, tensors, names, .. } = self;
         let first = Parsed { version, alignment, metadata, keys, tensors, names };
         match open(&paths, first) {

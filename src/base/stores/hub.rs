@@ -227,7 +227,7 @@ pub fn cached_model(name: &Name) -> Result<PathBuf, String> {
         let files = below(&snapshot);
         let paths: Vec<&str> = files.iter().map(|(path, _)| &**path).collect();
         let chosen = match &name.file {
-            Some(file) => paths.iter().find(|path| *path == file).copied(),
+            Some(file) => paths.iter().find(|path| **path == quant::first_part(file)).copied(),
             None => quant::choose(&paths, name.choice.as_deref()).ok(),
         };
         let complete = chosen.filter(|path| is_complete(path, &snapshot));

@@ -92,8 +92,9 @@ pub fn resolve(name: &str) -> Option<Result<PathBuf, Error>> {
     let (prefix, _) = name.split_once(':')?;
     let store = folders::stores().into_iter().find(|store| store.prefix == prefix)?;
     let models = of_store(&store);
-    let same = |model: &&Stored| model.name == name;
-    let alike = |model: &&Stored| model.name.eq_ignore_ascii_case(name);
+    let first = quant::first_part(name);
+    let same = |model: &&Stored| model.name == first;
+    let alike = |model: &&Stored| model.name.eq_ignore_ascii_case(&first);
     if let Some(found) = models.iter().find(same).or_else(|| models.iter().find(alike)) {
         return found.path.clone().map(Ok);
     }

@@ -83,12 +83,25 @@ pub fn choose<'a>(paths: &[&'a str], choice: Option<&str>) -> Result<&'a str, St
     }
 }
 
-/// All parts of the model whose first part is `path`.
+/// All parts of the model of which `path` is one, in order.
 pub fn parts(path: &str) -> Vec<String> {
     let ending = path.len() - ".gguf".len();
-    let Some((1, count)) = part(&path[..ending]) else { return vec![path.into()] };
+    let named = part(&path[..ending]).filter(|(number, count)| (1..=*count).contains(number));
+    let Some((_, count)) = named else { return vec![path.into()] };
     let start = &path[..ending - "00001-of-00001".len()];
     (1..=count).map(|number| format!("{start}{number:05}-of-{count:05}{}", &path[ending..])).collect()
+}
+
+/// The name of the first part of the model of which `name` is a part; with or without `.gguf`.
+pub fn first_part(name: &str) -> String {
+    let stem = if name.to_ascii_lowercase().ends_with(".gguf") { &name[..name.len() - 5] } else { name };
+    match part(stem) {
+        Some((2.., count)) => {
+            let start = &stem[..stem.len() - "00001-of-00001".len()];
+            format!("{start}00001-of-{count:05}{}", &name[stem.len()..])
+        }
+        _ => name.into(),
+    }
 }
 
 #[cfg(test)]
@@ -116,7 +129,13 @@ mod tests {
         for name in ["a-00002-of-00002.gguf", "mmproj-F16.gguf", "a.imatrix.gguf", "a.bin", "gguf"] {
             assert!(!is_model_file(name), "{name}");
         }
-        assert_eq!(parts("x/a-00001-of-00002.gguf"), ["x/a-00001-of-00002.gguf", "x/a-00002-of-00002.gguf"]);
+        for path in ["x/a-00001-of-00002.gguf", "x/a-00002-of-00002.gguf"] {
+            assert_eq!(parts(path), ["x/a-00001-of-00002.gguf", "x/a-00002-of-00002.gguf"]);
+            assert_eq!(first_part(path), "x/a-00001-of-00002.gguf");
+        }
+        assert_eq!(parts("a-00003-of-00002.gguf"), ["a-00003-of-00002.gguf"]);
+        assert_eq!(first_part("lmstudio:x/a-00002-of-00002"), "lmstudio:x/a-00001-of-00002");
+        assert_eq!([first_part("a.gguf"), first_part("é")], ["a.gguf", "é"]);
     }
 
     #[test]
