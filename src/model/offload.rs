@@ -286,7 +286,7 @@ impl<'b> HostWeights<'b> {
             };
             let tiles = matrices.iter().flat_map(|(m, tiles)| tiles.iter().map(move |rows| tile(m, rows)));
             let mut tiles: Vec<HostTile> = tiles.collect();
-            tiles.sort_by(|a, b| b.bytes.cmp(&a.bytes));
+            tiles.sort_by_key(|tile| std::cmp::Reverse(tile.bytes));
             tiles.iter_mut().enumerate().for_each(|(place, tile)| tile.place = place);
             (*layer, HostLayer { set: order % sets.len(), tiles })
         };
