@@ -1,4 +1,4 @@
-//! Granite 3 and the dense models of Granite 4: Llama's layers with four scalars.
+//! Granite 3: Llama's layers with four scalars.
 
 use super::chat_layout::{Turns, turns};
 use super::metadata::Keys;
@@ -15,7 +15,7 @@ const TRAITS: Traits = Traits { name: "granite", ..llama::TRAITS };
 /// Granite 3.0 to 3.3.
 pub static FAMILY: Family = Family {
     name: TRAITS.name,
-    title: "Granite",
+    title: "Granite 3",
     example: "granite3.3:2b",
     config,
     tokenizer: &TOKENIZER,
@@ -103,6 +103,6 @@ pub static TOKENIZER: TokenizerSpec = TokenizerSpec {
     reply: &REPLIES,
 };
 
-/// Marks of reasoning and function calls in replies: Granite 3 writes a list of calls behind `<|tool_call|>`, Granite 4 as Qwen does.
+/// Marks of reasoning and function calls in replies: Granite 3 writes a list of calls behind `<|tool_call|>`; other templates write as Qwen does.
 static REPLIES: ReplySyntax =
     ReplySyntax { calls: &[("<|tool_call|>", ""), ("<tool_call>", "</tool_call>")], ..tool_calls::QWEN };
