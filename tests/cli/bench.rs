@@ -27,9 +27,12 @@ pub fn bench_numbers(place: Place) {
         &["bench", "tiny", "--sequence=8", "--loss-share=1"],
         "--loss-share 1 leaves no loss token in a sequence of 8 tokens; raise one of the two",
     );
+    let sizes = rullama_train::families::shape_names().join(", ");
     place.refused(
         &["bench", "model.gguf", "--sweep=layers"],
-        "--sweep layers needs a published size (e2b, e4b, 12b, 26b-a4b, 31b, gemma3-270m, gemma3-1b, gemma3-4b, qwen3.5-0.8b, qwen3.5-2b, qwen3.5-4b, qwen3.5-9b, qwen3.5-27b, qwen3.5-35b-a3b, qwen3-0.6b, qwen3-4b, qwen3-8b, qwen3-30b-a3b, qwen2.5-0.5b, qwen2.5-7b, llama3.2-1b, llama3.1-8b, gpt-oss-20b, gpt-oss-120b, or tiny for a quick test), found model.gguf",
+        &format!(
+            "--sweep layers needs a published size ({sizes}, or tiny for a quick test), found model.gguf"
+        ),
     );
     place.refused(
         &["bench", "tiny", "--sweep=tokens", "--sequence=63"],
