@@ -12,7 +12,7 @@ pub(super) fn check_factors<'a>(
         let Some(factors) = gguf.tensor(&format!("{name}.scale")).filter(|t| t.ty.supported()) else {
             continue;
         };
-        // Of a file that is not in memory, vectors are.
+        // Vectors are in memory even if their file is not.
         let is_vector = factors.shape.iter().skip(1).all(|&size| size == 1);
         let values = || formats::dequantize(factors.ty, gguf.data(factors));
         if !is_vector || values().iter().any(|value| *value != 1.0) {

@@ -258,7 +258,7 @@ impl Experts {
 
 impl Config {
     /// Rotary frequencies of layer `layer`, `[K/2]`: `θ_i = base^(−2i/K) / factor_i / divisor`, with YaRN divided once more.
-    /// Where only a part of each head is turned, `K` is the size of that part. All are 0 where nothing turns.
+    /// `K` is the size of the part of each head that is turned. All frequencies are 0 where nothing turns.
     ///
     /// Source: llama.cpp `ggml_rope_ext` with `freq_factors`; transformers' "proportional" rotary embedding.
     pub fn rope_frequencies(&self, layer: usize) -> Vec<f64> {

@@ -1,4 +1,4 @@
-//! What a teacher says about a sample, and how far a model is from it.
+//! Prints a teacher's choices for a sample, and a model's divergence from the teacher.
 
 use std::collections::BTreeMap;
 

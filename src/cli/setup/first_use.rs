@@ -27,7 +27,7 @@ struct Verdict {
     measured: Option<[f64; 2]>,
 }
 
-/// How many times as fast f16 must be for `auto` to take it, which rounds operands.
+/// Least ratio of f16's speed to f32's from which `auto` takes f16, which rounds operands.
 const WORTH_F16: f64 = 1.03;
 
 /// The faster operands.

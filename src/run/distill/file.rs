@@ -4,7 +4,7 @@ use std::io::{self, Read};
 
 use super::format::{BLOCK, DIGEST, Header, next_digest};
 
-/// Where a block is.
+/// Position of a block in the file.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Block {
     /// Its first row.

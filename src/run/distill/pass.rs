@@ -21,7 +21,7 @@ use crate::words;
 /// GPU memory that is left to others.
 const FREE: u64 = 1 << 30;
 
-/// Where rows go.
+/// Destination of the teacher's rows.
 pub enum Sink {
     /// Memory.
     Memory(Vec<u8>),
