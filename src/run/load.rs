@@ -29,6 +29,9 @@ pub async fn load<'b>(
     Model::offloading(gpu, base, positions, &on_host, progress).await
 }
 
+/// Bytes of a GPU's memory that drivers and screens need: docs/memory.md.
+pub const FREE: u64 = 1 << 30;
+
 /// The memory plan of a run before `base` is on the device: see [`load`] for the arguments. Only the adapter is uploaded, and let go again.
 pub fn plan(
     gpu: &Gpu,

@@ -51,7 +51,7 @@ pub use error::{DriveError, RunError};
 pub use host::{Asked, Finished, Host, Outcome, Phase, RunEvent};
 pub use identity::Identity;
 pub use initial::{fresh, initial_adapter, names, read_adapters, slots};
-pub use load::{load, plan};
+pub use load::{FREE, load, plan};
 pub use open::OpenBase;
 pub use prepare::PreparedRun;
 pub use ready::Ready;

@@ -20,9 +20,6 @@ use rullama_train::model::plan;
 use rullama_train::run::wording;
 use rullama_train::words::hex;
 
-/// Bytes of a GPU's memory that drivers and screens need: docs/memory.md.
-pub const FREE: u64 = 1 << 30;
-
 /// The layers with experts. An error if the base has none, for `--offload-experts`.
 pub fn layers_to_offload(base: &Base) -> Result<Vec<usize>> {
     let layers = plan::with_experts(base);

@@ -18,10 +18,10 @@ use rullama_train::run::{self, Batches, Identity, OpenBase, PreparedRun, Ready, 
 use rullama_train::train::ranks::Ranks;
 use rullama_train::train::{TrainError, Trainer};
 
+use super::base_digest;
 use super::device::Device;
 use super::timings::Timings;
 use super::tuning::{self, Tuning};
-use super::{FREE, base_digest};
 use crate::cli::train::run_file;
 use crate::cli::{bus_error, output};
 
@@ -110,7 +110,7 @@ impl Session {
         };
         let PreparedRun { capacity, positions, .. } = self.prepared;
         let planned = run::plan(gpu, &self.frozen.base, recipe, adapter, capacity, positions)?.total();
-        let free = memory.saturating_sub(FREE);
+        let free = memory.saturating_sub(run::FREE);
         if planned <= free {
             return Ok(None);
         }

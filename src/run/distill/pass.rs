@@ -14,12 +14,9 @@ use crate::files;
 use crate::gpu::{Gpu, GpuError};
 use crate::model::plan::Share;
 use crate::recipe::{Recipe, Switch};
-use crate::run::{load, plan, recompute};
+use crate::run::{FREE, load, plan, recompute};
 use crate::train::{Dropout, TaughtToken, TrainError, Trainer};
 use crate::words;
-
-/// GPU memory that is left to others.
-const FREE: u64 = 1 << 30;
 
 /// Destination of the teacher's rows.
 pub enum Sink {

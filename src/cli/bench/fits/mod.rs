@@ -9,12 +9,12 @@ use rullama_train::families::shape_names;
 use rullama_train::gpu::{Gpu, Place};
 use rullama_train::model::Trainable;
 use rullama_train::model::plan::{Offload, Passes, Plan, Recompute};
+use rullama_train::run;
 use rullama_train::train::Capacity;
 use serde_json::{Value, json};
 
 use super::{BenchArgs, random};
 use crate::cli::output;
-use crate::cli::setup::FREE;
 use speed::{Speed, Stopwatch};
 use table::Table;
 
@@ -84,7 +84,7 @@ fn of_base(args: &BenchArgs, gpu: &Gpu, name: &str) -> Result<Vec<(u64, Option<F
     let mut stopwatch = Stopwatch::new(args, gpu, &base);
     let mut found = Vec::new();
     for size in SIZES {
-        let limit = (size << 30) - FREE;
+        let limit = (size << 30) - run::FREE;
         let mut fit = planner.longest(limit)?;
         if let (Some(fit), Some(most)) = (&mut fit, args.time) {
             let tokens = fit.tokens.min(most);
