@@ -8,6 +8,7 @@ pub mod files;
 mod replies;
 mod requests;
 mod samples;
+mod teacher;
 
 use std::fmt::Display;
 use std::sync::OnceLock;
@@ -92,6 +93,8 @@ pub static TARGETS: &[Target] = &[
         sound: checkpoints::folders,
         read: checkpoints::with_digests,
     },
+    Target { name: "teacher", kind: Kind::Bytes, sound: teacher::files, read: teacher::unchanged },
+    Target { name: "teacher-sha", kind: Kind::Bytes, sound: teacher::contents, read: teacher::with_digests },
     Target {
         name: "pipelines",
         kind: Kind::Bytes,

@@ -46,9 +46,11 @@ impl Blocks {
             if rows == 0 || rows > found.header.rows - found.rows() {
                 break;
             }
-            block.resize(BLOCK + rows * found.header.row_bytes(), 0);
+            // A number that is wrong takes no more memory than there are bytes.
+            let size = (rows as u64).saturating_mul(found.header.row_bytes() as u64);
+            from.by_ref().take(size).read_to_end(&mut block)?;
             let mut digest = [0; DIGEST];
-            if !fill(from, &mut block[BLOCK..])? || !fill(from, &mut digest)? {
+            if (block.len() - BLOCK) as u64 != size || !fill(from, &mut digest)? {
                 break;
             }
             if next_digest(&found.digest, &block) != digest {

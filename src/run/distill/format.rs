@@ -64,6 +64,9 @@ impl Header {
         let (words, _) = numbers.as_chunks::<4>();
         let [top, whole, low, high] = [0, 1, 2, 3].map(|i| u32::from_le_bytes(words[i]));
         let rows = u64::from(low) | u64::from(high) << 32;
+        if whole > 1 {
+            return None;
+        }
         Some(Header {
             key: String::from_utf8(key.to_vec()).ok()?,
             top: top as usize,

@@ -1,0 +1,2 @@
+#![no_main]
+rullama_fuzz::fuzz_target!("teacher");
