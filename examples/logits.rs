@@ -40,6 +40,7 @@ fn main() -> Result<()> {
         ids,
         origin: "the message".into(),
         side: Default::default(),
+        taught: None,
     };
     let batch = MicroBatch::pack([&sample]);
     let rows: Vec<u32> = (0..batch.len() as u32).collect();

@@ -181,6 +181,7 @@ fn a_step_counts_its_loss() {
         labels: labels.to_vec(),
         origin: String::new(),
         side: Default::default(),
+        taught: None,
     };
     let samples = [
         sample(&[5, 6, 7], &[5, IGNORE, 7]), // the first label is ignored

@@ -97,6 +97,10 @@ pub fn run(
 fn lesson(session: &Session, recipe: &Recipe, gpu: &Gpu, sample: &Sample) -> Result<()> {
     let Some(teacher) = &session.teacher else { return Ok(()) };
     let job = Job::new(recipe, &session.frozen, teacher, vec![sample], session.prepared.capacity);
+    if let Some(taught) = &sample.taught {
+        output::text("\nthe teacher reads, with the context:");
+        output::marked_sample(&session.frozen.tokenizer, taught);
+    }
     let bar = output::spinner("loading the teacher");
     let go_on = |_, _| -> Result<bool, TrainError> { Ok(true) };
     let rows = block_on(pass::in_memory(gpu, recipe, &job, go_on))?;

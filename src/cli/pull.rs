@@ -131,9 +131,15 @@ fn notice(fetched: &Fetched) {
     }
 }
 
-/// Downloads the base and the samples that `recipe` names.
+/// The name of the teacher in a recipe.
+fn teacher(recipe: &Recipe) -> Option<&str> {
+    recipe.distill.as_ref().map(|keys| keys.teacher.as_str())
+}
+
+/// Downloads the models and the samples that `recipe` names.
 pub fn recipe(recipe: &Recipe) -> Result<()> {
     base(&recipe.model.base)?;
+    teacher(recipe).map_or(Ok(()), base)?;
     let data = &recipe.data;
     let sources = data.sources.iter().map(|source| &source.path);
     data.train.iter().chain(&data.valid).chain(sources).try_for_each(|path| samples(path))
@@ -142,9 +148,9 @@ pub fn recipe(recipe: &Recipe) -> Result<()> {
 /// Commits and digests that the names of the Hub in `recipe` stand for on this machine.
 pub fn revisions(recipe: &Recipe) -> Value {
     let mut found = Vec::new();
-    if let Some(Ok(name)) = Name::parse(&recipe.model.base)
-        && let Ok(path) = hub::cached_model(&name)
-    {
+    for model in [recipe.model.base.as_str()].into_iter().chain(teacher(recipe)) {
+        let Some(Ok(name)) = Name::parse(model) else { continue };
+        let Ok(path) = hub::cached_model(&name) else { continue };
         found.push(described(&name, &listing::commit_of(&path).unwrap_or_default(), &[path]));
     }
     let data = &recipe.data;
@@ -162,11 +168,14 @@ pub fn revisions(recipe: &Recipe) -> Value {
 /// The recipe with the commits that its names of the Hub stand for.
 pub fn pinned(recipe: &Recipe) -> Recipe {
     let mut pinned = recipe.clone();
-    if let Some(Ok(name)) = Name::parse(&recipe.model.base)
-        && let Ok(path) = hub::cached_model(&name)
-        && let Some(commit) = listing::commit_of(&path)
-    {
-        pinned.model.base = name.at(&commit).to_string();
+    let teacher = pinned.distill.as_mut().map(|keys| &mut keys.teacher);
+    for model in teacher.into_iter().chain([&mut pinned.model.base]) {
+        if let Some(Ok(name)) = Name::parse(model)
+            && let Ok(path) = hub::cached_model(&name)
+            && let Some(commit) = listing::commit_of(&path)
+        {
+            *model = name.at(&commit).to_string();
+        }
     }
     let data = &mut pinned.data;
     let sources = data.sources.iter_mut().map(|source| &mut source.path);

@@ -54,7 +54,7 @@ fn mismatch(block: &[Sample], index: usize, longest: usize) -> Sample {
     if labels.iter().skip(1).all(|label| *label == IGNORE) {
         (ids, labels) = (Vec::new(), Vec::new());
     }
-    Sample { ids, labels, origin: sample.origin.clone(), side: sample.side }
+    Sample { ids, labels, origin: sample.origin.clone(), side: sample.side, taught: None }
 }
 
 /// The tokens before the answer.
@@ -69,7 +69,7 @@ mod tests {
 
     fn sample(prompt: u32, answer: u32, side: Side) -> Sample {
         let (ids, labels) = (vec![1, prompt, answer], vec![IGNORE, IGNORE, answer as i32]);
-        Sample { ids, labels, origin: String::new(), side }
+        Sample { ids, labels, origin: String::new(), side, taught: None }
     }
 
     #[test]

@@ -14,9 +14,16 @@ pub struct Sample {
     pub origin: String,
     /// The part that the sample plays in training.
     pub side: Side,
+    /// The row that a teacher reads in its place, if it is another one: a prompt with a context, then the same loss tokens.
+    pub taught: Option<Box<Sample>>,
 }
 
 impl Sample {
+    /// The row that a teacher reads.
+    pub fn for_teacher(&self) -> &Sample {
+        self.taught.as_deref().unwrap_or(self)
+    }
+
     /// Number of loss tokens.
     pub fn loss_tokens(&self) -> usize {
         self.labels.iter().skip(1).filter(|&&l| l != IGNORE).count()

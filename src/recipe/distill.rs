@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::error::RecipeError;
 use super::fields::Section;
 use super::objective::ObjectiveName;
+use crate::data::dataset::{CONTEXT, PROMPT};
 
 /// The distance between the teacher's distribution and the student's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,8 +25,10 @@ pub enum DivergenceName {
 /// `[distill]`: the teacher, and the loss that it gives.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Distill {
-    /// The teacher, named as `model.base` names a base.
+    /// The teacher, named as `model.base` names a base, or [`SELF`].
     pub teacher: String,
+    /// The user's message that shows the teacher a sample's context, with the places of both texts.
+    pub teacher_prompt_template: String,
     /// Tokens of the teacher that are kept for each loss token; 0: all.
     pub top_k: usize,
     /// Both models' logits are divided by it.
@@ -44,14 +47,30 @@ pub struct Distill {
     pub file: Option<PathBuf>,
 }
 
-const KEYS: [&str; 8] =
-    ["teacher", "top_k", "temperature", "weight", "sft_weight", "divergence", "beta", "file"];
+/// The teacher that is the base itself, without the adapter.
+pub const SELF: &str = "self";
+
+/// TRL's default.
+const TEMPLATE: &str = "{prompt}\n\n{context}";
+
+const KEYS: [&str; 9] = [
+    "teacher",
+    "teacher_prompt_template",
+    "top_k",
+    "temperature",
+    "weight",
+    "sft_weight",
+    "divergence",
+    "beta",
+    "file",
+];
 
 /// Reads the section; `None` where the objective is another one. Fails if it has keys then.
 pub(super) fn read(section: &Section, objective: ObjectiveName) -> Result<Option<Distill>, RecipeError> {
     let harmless = section.harmless();
     // Every key is looked up, whatever the objective: the schema lists them.
     let teacher = harmless.text("teacher")?;
+    let template = section.text("teacher_prompt_template")?.unwrap_or_else(|| TEMPLATE.to_owned());
     let top_k = section.count("top_k", 64, 0)?;
     let temperature = section.positive("temperature", 1.0)?;
     let weight = section.not_negative("weight", 1.0)?;
@@ -75,9 +94,14 @@ pub(super) fn read(section: &Section, objective: ObjectiveName) -> Result<Option
             "without it nothing is learnt from the teacher; raise it, or set train.objective = \"sft\"";
         return Err(section.conflict("weight", text));
     }
-    let expected = "the model to learn from, named as model.base names a base";
+    if [PROMPT, CONTEXT].iter().any(|place| template.matches(place).count() != 1) {
+        let text = format!("expected {PROMPT} and {CONTEXT} in it, each once");
+        return Err(section.conflict("teacher_prompt_template", &text));
+    }
+    let expected = "the model to learn from, named as model.base names a base, or \"self\"";
     Ok(Some(Distill {
         teacher: teacher.ok_or_else(|| section.missing("teacher", expected))?,
+        teacher_prompt_template: template,
         top_k,
         temperature,
         weight,

@@ -28,7 +28,7 @@ use serde::Serialize;
 pub use changes::Change;
 pub(crate) use data::USUAL_ROW;
 pub use data::{Data, DataSource};
-pub use distill::{Distill, DivergenceName};
+pub use distill::{Distill, DivergenceName, SELF};
 pub use error::{Place, RecipeError};
 pub use eval::Eval;
 pub use lora::{Layers, Lora, Pattern, rank_of};

@@ -90,6 +90,10 @@ fn samples(samples: &[Sample], weights: &[f64]) -> String {
         if sample.side != Side::Example {
             hash.update(sample.side.name());
         }
+        if let Some(taught) = &sample.taught {
+            hash.update("taught");
+            taught.ids.iter().for_each(|id| hash.update(id.to_le_bytes()));
+        }
     }
     weights.iter().for_each(|weight| hash.update(weight.to_le_bytes()));
     hex(hash.finalize().as_slice())
@@ -112,6 +116,7 @@ mod tests {
             labels: labels.to_vec(),
             origin: "anywhere".into(),
             side: Default::default(),
+            taught: None,
         };
         let all = [
             vec![],

@@ -35,6 +35,7 @@ impl PreparedRun {
     /// Plans every step of `recipe` over `data`.
     pub fn plan(recipe: &Recipe, base: &OpenBase, mut data: Data) -> Result<PreparedRun, RunError> {
         let mut steps = Steps::plan_weighted(recipe, &data.train, &data.weights)?;
+        super::distill::teacher::check_contexts(recipe, &data.train)?;
         let mut validation = data.validation_files(recipe)?;
         let room = super::distill::room::room(recipe, base.base.config().vocab);
         validation.iter_mut().for_each(|file| file.comparing.room = room.clone());

@@ -40,6 +40,7 @@ fn samples(tokenizer: &Tokenizer, template: &Template, longest: usize) -> Option
             labels: labels.into(),
             origin: "the built-in text".into(),
             side: Default::default(),
+            taught: None,
         }));
     }
     Some(samples)
@@ -145,6 +146,7 @@ mod tests {
             labels: (0..n as i32).map(|id| if id < 3 { IGNORE } else { id }).collect(),
             origin: String::new(),
             side: Default::default(),
+            taught: None,
         };
         let held_out =
             HeldOut::of_samples(&[sample(2), sample(700), sample(700), sample(9)], 100).expect("some");

@@ -37,7 +37,8 @@ dir = "run"
 save_steps = 1
 "#;
 
-fn prepare(place: &Place) {
+/// A recipe, its samples, and the student.
+pub fn prepare(place: &Place) {
     write(place, RECIPE);
     place.run(&["quantize", "tiny", "--type", "q2_k", "--out", "student.gguf"]);
 }
@@ -135,6 +136,65 @@ fn damaged(place: &Place) {
     assert!((3..12).any(|call| matches(&full(call), expected)), "a full disk in the teacher's pass");
 }
 
+/// The recipe of a base that learns from itself.
+fn of_itself() -> String {
+    let keys = "teacher = \"self\"\nteacher_prompt_template = \"{context} {prompt}\"\n";
+    RECIPE
+        .replace("student.gguf", "tiny")
+        .replace("teacher = \"tiny\"\n", keys)
+        .replace("sft_weight = 0.25\n", "")
+}
+
+/// The base teaches itself what a context says: killed in the teacher's pass and resumed, with `check` and `eval`.
+pub fn itself(place: Place) {
+    write(&place, &of_itself());
+    let sample = |i: usize| {
+        let context = if i == 3 { "" } else { "Sailors say ahoy to all that they meet." };
+        format!("{{\"prompt\": \"Say {i}.\", \"completion\": \"{i}. Ahoy!\", \"context\": \"{context}\"}}\n")
+    };
+    place.write("data.jsonl", (0..12).map(sample).collect::<String>());
+    let shown = place.run(&["check", "recipe.toml"]);
+    assert!(
+        shown.contains("data.jsonl: 11 of 12 samples have a \"context\"; it is empty in 1 sample: "),
+        "{shown}"
+    );
+    let (student, teacher) = shown.split_once("the teacher reads, with the context:").expect("both prompts");
+    assert!(
+        !student.contains("Sailors say") && teacher.contains("Sailors say ahoy to all that they meet. Say"),
+        "{shown}"
+    );
+
+    let told = place.run(&["recipe.toml"]);
+    assert!(told.contains("tiny reads 12 samples, "), "{told}");
+    let divergence = place.metrics("run", "distillation_loss");
+    assert!(divergence.iter().any(|x| *x > 1e-3), "the context changes what the base says: {divergence:?}");
+    let evaluated = place.run(&["eval", "recipe.toml", "--adapter", "run"]);
+    assert!(evaluated.contains("distance   divergence "), "{evaluated}");
+    std::fs::rename(place.dir.join("run"), place.dir.join("whole")).expect("renamed");
+    let header = place.read("whole/teacher.bin").len() as u64;
+    let part = place.dir.join("run/teacher.bin.part");
+    kill(&place, "the middle of the pass", move |_| {
+        part.metadata().is_ok_and(|file| file.len() > header / 2)
+    });
+    place.run(&["recipe.toml", "--quiet"]);
+    assert_same(&place, "killed in the pass");
+    assert_eq!(place.read("run/teacher.bin"), place.read("whole/teacher.bin"));
+
+    // Other contexts are other samples.
+    let changed = String::from_utf8(place.read("data.jsonl")).expect("text").replace("Sailors", "Pirates");
+    place.write("data.jsonl", changed);
+    place.refused_on_device(&["recipe.toml"], "…the training samples (data.train) had digest …");
+    place.write(
+        "data.jsonl",
+        (0..12).map(|i| sample(i).replace("Sailors say ahoy to all that they meet.", "")).collect::<String>(),
+    );
+    place.refused_on_device(
+        &["recipe.toml", "--fresh"],
+        "distill.teacher is \"self\", but no sample of data.train has a \"context\": the base would learn what it says already; add it \
+         beside the messages (docs/data.md), name another teacher, or set distill.sft_weight",
+    );
+}
+
 /// Recipes with a teacher that cannot be one.
 pub fn refusals(place: Place) {
     write(&place, &RECIPE.replace("student.gguf", "tiny"));
@@ -155,6 +215,10 @@ pub fn refusals(place: Place) {
             "…without it nothing is learnt from the teacher; raise it, or set train.objective = \"sft\"…",
         ),
         ("distill.divergence=\"forward_kl\"", "…"),
+        (
+            "distill.teacher_prompt_template=\"{prompt}\"",
+            "…expected {prompt} and {context} in it, each once…",
+        ),
         ("distill.temperature=0", "…distill.temperature…a number > 0…"),
         ("distill.teacher=\"nowhere.gguf\"", "…nowhere.gguf…"),
     ] {
@@ -173,6 +237,6 @@ pub fn refusals(place: Place) {
     write(&place, &RECIPE.replace("teacher = \"tiny\"\n", ""));
     place.refused(
         &["recipe.toml"],
-        "…distill.teacher…the model to learn from, named as model.base names a base…",
+        "…distill.teacher…the model to learn from, named as model.base names a base, or \"self\"…",
     );
 }

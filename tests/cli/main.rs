@@ -138,6 +138,7 @@ const TESTS: &[Test] = &[
     (Needs::Device, "a closed stdout does not stop check", check::closed_pipe),
     (Needs::Device, "a run that is killed and resumed gives the same bytes", resume::killed),
     (Needs::Device, "a student learns from a teacher, killed and resumed", distill::distill),
+    (Needs::Device, "a base learns from itself with a context", distill::itself),
     (
         Needs::Device,
         "a run that compares answers, killed and resumed, gives the same bytes",
@@ -205,6 +206,7 @@ const TESTS: &[Test] = &[
     #[cfg(unix)]
     (Needs::Mpi, "two processes under mpirun give the bytes of one, also after a kill", mpi::two_processes),
     #[cfg(unix)]
+    (Needs::Mpi, "two processes with a teacher give the bytes of one", mpi::taught),
     (Needs::Mpi, "processes that cannot train together are refused", mpi::refusals),
     #[cfg(target_os = "linux")]
     (Needs::FullDisk, "a full disk is one error, and the run can be resumed", resume::full_disk),

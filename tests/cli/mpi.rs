@@ -147,6 +147,29 @@ pub fn two_processes(place: Place) {
     }
 }
 
+/// With a teacher: the first process runs it, and two give the bytes of one.
+pub fn taught(place: Place) {
+    super::distill::prepare(&place);
+    let shared = ["train.batch_size=2", "train.gradient_accumulation_steps=2", "train.shares=2"]
+        .map(|set| ["--set", set]);
+    let all = [&["recipe.toml"][..], &shared.concat()].concat();
+    place.run(&all);
+    std::fs::rename(place.dir.join("run"), place.dir.join("one")).expect("renamed");
+    let output = mpirun(&place, &[&all, &all]).output().expect("mpirun starts");
+    let (stdout, stderr) = texts(&output);
+    assert!(output.status.success(), "{stdout}\n{stderr}");
+    assert_eq!(
+        stdout.matches("before the base is loaded").count(),
+        1,
+        "one process runs the teacher: {stdout}"
+    );
+    for file in
+        ["teacher.bin", "adapter_model.safetensors", "metrics.jsonl", "checkpoint-3/optimizer.safetensors"]
+    {
+        assert_eq!(place.read(&format!("run/{file}")), place.read(&format!("one/{file}")), "{file}");
+    }
+}
+
 /// Kills rank 1 once the run has taken `steps` steps. The other one must end too.
 fn kill_a_rank(place: &Place, arguments: &[&str], steps: usize) {
     let mut child = mpirun(place, &[arguments, arguments])

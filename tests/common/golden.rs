@@ -81,6 +81,7 @@ impl Golden {
                 ids,
                 origin: format!("golden{suffix}"),
                 side: Default::default(),
+                taught: None,
             }
         };
         let (first, second) = (sample(""), sample(".2"));

@@ -169,8 +169,13 @@ impl Work {
         merge(&self.base, "merged-q8_0.gguf", "q8_0");
 
         let labels = ids.iter().map(|&id| id as i32).collect();
-        let sample =
-            Sample { ids: ids.to_vec(), labels, origin: "a conversation".into(), side: Default::default() };
+        let sample = Sample {
+            ids: ids.to_vec(),
+            labels,
+            origin: "a conversation".into(),
+            side: Default::default(),
+            taught: None,
+        };
         let vocab = self.base.config().vocab;
         let held_out = HeldOut::of_samples(&[sample], vocab).expect("every token has loss");
         let found = block_on(verify::logits(
@@ -240,6 +245,7 @@ impl Work {
                     ids,
                     origin: String::new(),
                     side: Default::default(),
+                    taught: None,
                 };
                 let (batch, last) = (MicroBatch::pack([&sample]), [sample.ids.len() as u32 - 1]);
                 let logits = block_on(trainer.logits(&batch, &last)).expect("it runs");

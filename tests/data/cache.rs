@@ -15,7 +15,10 @@ const LINES: &str = r#"{"prompt": "Hi", "completion": "Hello!", "id": 1}
 {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"}, {"role": "assistant", "content": "d"}]}
 {"input_ids": [2, 5, 9, 7], "labels": [-100, 2047, 9, 0]}
 {"text": "To the end."}
+{"prompt": "Who?", "completion": "Ann.", "context": "Ann did it."}
 "#;
+/// With rows that only a teacher reads.
+const TAUGHT: Options = Options { teacher_prompt: Some("{prompt} {context}"), ..OPTIONS };
 
 fn cache(dir: &Path) -> Cache {
     Cache { dir: dir.to_owned(), least_bytes: 0 }
@@ -33,6 +36,9 @@ fn samples_round_trip() {
     let Entry::Found(found) = cache.load(&key, &path.display().to_string()) else { panic!("it was stored") };
     assert_eq!(found, fresh);
     assert_eq!(files::read(&path, &tokenizer, &OPTIONS, Some(&cache)).expect("sound"), fresh);
+    let taught = files::read(&path, &tokenizer, &TAUGHT, Some(&cache)).expect("sound");
+    assert!(taught.samples.iter().any(|sample| sample.taught.is_some()));
+    assert_eq!(files::read(&path, &tokenizer, &TAUGHT, Some(&cache)).expect("sound"), taught, "contexts too");
     // Equal bytes under another name: places in messages use the new name.
     let Entry::Found(moved) = cache.load(&key, "y.jsonl") else { panic!("it was stored") };
     assert_eq!(moved, parse(LINES.as_bytes(), "y.jsonl", &tokenizer, &OPTIONS).expect("sound"));
@@ -51,6 +57,7 @@ fn the_key_covers_everything_that_decides_the_tokens() {
         key(LINES, &Options { template: &own, ..OPTIONS }),
         key(LINES, &Options { train_on: TrainOn::All, ..OPTIONS }),
         key(LINES, &Options { max_seq_len: 1023, ..OPTIONS }),
+        key(LINES, &TAUGHT),
         key(LINES, &Options { overlong: Overlong::Drop, ..OPTIONS }),
         Cache::key("x.jsonl", LINES.as_bytes(), &super::shapes::with_tools(), &OPTIONS),
     ];
@@ -94,7 +101,7 @@ fn a_cache_that_cannot_be_written_is_only_reported() {
     // A file is in the way of the folder.
     let dataset =
         files::read(&path, &tokenizer(), &OPTIONS, Some(&cache(&path.join("inside")))).expect("sound");
-    assert_eq!(dataset.samples.len(), 4);
+    assert_eq!(dataset.samples.len(), 5);
     let word = dataset.notices.last().expect("a word").to_string();
     assert!(word.contains("its tokens cannot be cached: cannot write "), "{word}");
     assert!(!Cache::new(folder.path().into()).is_worth(LINES.len()), "small files are not worth it");

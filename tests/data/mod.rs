@@ -6,6 +6,7 @@ mod any;
 mod bounded;
 mod cache;
 mod containers;
+mod context;
 mod families;
 mod foreign;
 mod go;
@@ -443,6 +444,7 @@ fn the_validation_part_is_random_and_repeatable() {
                 labels: vec![0],
                 origin: String::new(),
                 side: Default::default(),
+                taught: None,
             })
             .collect()
     };
@@ -486,6 +488,7 @@ fn duplicates_are_counted_and_reported() {
         labels: vec![label; ids.len()],
         origin: format!("x line {n}"),
         side: Default::default(),
+        taught: None,
     };
     let train = [
         sample(&[2, 3], 3, 1),

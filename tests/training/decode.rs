@@ -87,6 +87,7 @@ pub fn training_logits(gpu: &Gpu, model: &Model, adapter: &Adapter, ids: &[u32])
         ids: ids.to_vec(),
         origin: String::new(),
         side: Default::default(),
+        taught: None,
     };
     let batch = MicroBatch::pack([&sample]);
     let rows: Vec<u32> = (0..ids.len() as u32).collect();

@@ -34,7 +34,7 @@ pub fn train(gpu: &Gpu) -> Result<(), Failed> {
         let ids: Vec<u32> = (0..24).map(|i| i * 21 % 512).collect();
         let labels = ids.iter().map(|&id| id as i32).collect();
         let step = Step::new(
-            &[Sample { ids, labels, origin: "random".into(), side: Default::default() }],
+            &[Sample { ids, labels, origin: "random".into(), side: Default::default(), taught: None }],
             &[vec![0]],
         );
         let mut capacity = Capacity::default();

@@ -18,7 +18,8 @@ static TEMPLATE: Template = Template::BuiltIn(&gemma4::template::SMALL);
 const MAX_SEQ_LEN: usize = 1024;
 
 fn options() -> Options<'static> {
-    Options { max_seq_len: MAX_SEQ_LEN, max_file_size: 16 << 20, ..Options::new(&TEMPLATE) }
+    let teacher_prompt = Some("{prompt}\n\n{context}");
+    Options { max_seq_len: MAX_SEQ_LEN, max_file_size: 16 << 20, teacher_prompt, ..Options::new(&TEMPLATE) }
 }
 
 pub fn lines() -> Vec<Vec<u8>> {

@@ -6,6 +6,7 @@ pub const LINES: &str = r#"{"prompt": "Hi", "completion": "Hello!", "id": 1}
 {"input_ids": [2, 5, 9, 7], "labels": [-100, 2047, 9, 0]}
 {"text": "To the end."}
 {"instruction": "Say it.", "input": "x", "output": "y"}
+{"prompt": "Who?", "completion": "Ann.", "context": "Ann did it."}
 "#;
 
 /// The samples as JSON objects.

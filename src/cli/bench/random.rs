@@ -87,6 +87,7 @@ pub fn batches(
             ids,
             origin: "random".into(),
             side: Default::default(),
+            taught: None,
         }
     };
     let samples: Vec<Sample> = (0..batch * micro_batches).map(|_| sample()).collect();

@@ -2,7 +2,7 @@
 //! the template, the options, and `VERSION`.
 //!
 //! An entry consists of `MAGIC`, the SHA-256 of the rest, the length of a JSON header, the header, and little-endian u32
-//! arrays: for each sample its record number, side, length, number of loss runs and number of other labels; then all ids, the runs
+//! arrays: for each sample, and for each row that a teacher reads in place of the sample before it, its record number, side, length, number of loss runs and number of other labels; then all ids, the runs
 //! (start, length) of labels that equal their ids, and the other labels (position, label).
 
 use std::io;
@@ -88,12 +88,13 @@ impl Cache {
             fields,
             system,
             unasked,
+            teacher_prompt,
             ..
         } = options;
         let ending = Ending::of(name);
         let mut hash = Sha256::new();
         hash.update(format!(
-            "{VERSION} {supervision:?} {format:?} {train_on:?} {max_seq_len} {overlong:?} {invalid:?} {fields:?} {system:?} {unasked:?} {ending:?}"
+            "{VERSION} {supervision:?} {format:?} {train_on:?} {max_seq_len} {overlong:?} {invalid:?} {fields:?} {system:?} {unasked:?} {teacher_prompt:?} {ending:?}"
         ));
         hash.update(tokenizer.digest());
         hash.update(template.digest());
@@ -157,20 +158,25 @@ fn prune(dir: &Path) {
 
 /// The sides by their numbers in an entry.
 const SIDES: [Side; 5] = [Side::Example, Side::Chosen, Side::Rejected, Side::Desirable, Side::Undesirable];
+/// The number in the place of a side of the row that a teacher reads in place of the sample before it.
+const TAUGHT: u32 = SIDES.len() as u32;
 
 fn side_number(side: Side) -> u32 {
     SIDES.iter().position(|known| *known == side).expect("every side is listed") as u32
 }
 
-fn encode(dataset: &Dataset) -> Vec<u8> {
-    let n = dataset.samples.len();
+fn encode<'a>(dataset: &'a Dataset) -> Vec<u8> {
+    let own = |sample: &'a Sample| (sample, side_number(sample.side));
+    let each = |sample: &'a Sample| [Some(own(sample)), sample.taught.as_deref().map(|row| (row, TAUGHT))];
+    let rows: Vec<(&Sample, u32)> = dataset.samples.iter().flat_map(each).flatten().collect();
+    let n = rows.len();
     let [mut numbers, mut sides, mut lengths, mut run_counts, mut odd_counts] =
         [(); 5].map(|()| Vec::with_capacity(n));
     let [mut ids, mut runs, mut odd] = [(); 3].map(|()| Vec::<u32>::new());
-    for sample in &dataset.samples {
+    for (sample, side) in rows {
         let number = sample.origin.rsplit(' ').next().and_then(|n| n.parse().ok());
         numbers.push(number.expect("an origin ends in a number"));
-        sides.push(side_number(sample.side));
+        sides.push(side);
         lengths.push(sample.ids.len() as u32);
         let (runs_before, odd_before) = (runs.len(), odd.len());
         let mut run: Option<u32> = None;
@@ -250,8 +256,13 @@ fn decode(bytes: &[u8], name: &str) -> Option<Dataset> {
         for one in odd.by_ref().take(odd_counts[i] as usize) {
             *labels.get_mut(one[0] as usize)? = one[1] as i32;
         }
-        let (origin, side) = (format!("{name} {unit} {}", numbers[i]), *SIDES.get(sides[i] as usize)?);
-        samples.push(Sample { ids: own.to_vec(), labels, origin, side });
+        let (ids, origin) = (own.to_vec(), format!("{name} {unit} {}", numbers[i]));
+        if sides[i] == TAUGHT {
+            let of: &mut Sample = samples.last_mut()?;
+            of.taught = Some(Box::new(Sample { ids, labels, origin, side: of.side, taught: None }));
+            continue;
+        }
+        samples.push(Sample { ids, labels, origin, side: *SIDES.get(sides[i] as usize)?, taught: None });
     }
     let notices = header.notices.into_iter().map(|what| Notice { place: name.to_owned(), what }).collect();
     Some(Dataset { samples, notices, found: header.found })

@@ -6,14 +6,14 @@ use std::collections::hash_map::Entry;
 use super::{Notice, What};
 use crate::data::batch::Sample;
 
-type Tokens<'a> = (&'a [u32], &'a [i32]);
+type Tokens<'a> = (&'a [u32], &'a [i32], &'a [u32]);
 
 fn tokens(sample: &Sample) -> Tokens<'_> {
-    (&sample.ids, &sample.labels)
+    (&sample.ids, &sample.labels, &sample.for_teacher().ids)
 }
 
 /// Reports training samples that equal an earlier one, and validation samples that equal a training sample. Samples are equal
-/// if ids and labels are.
+/// if ids and labels are, and the row that a teacher reads.
 pub fn duplicates(train: &[Sample], validation: &[Sample]) -> Vec<Notice> {
     let mut seen: HashMap<Tokens, &Sample> = HashMap::with_capacity(train.len());
     let mut repeated: Vec<(&Sample, &Sample)> = Vec::new();

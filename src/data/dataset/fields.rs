@@ -6,7 +6,7 @@ use super::error::Problem;
 use super::kinds::{Format, identifies};
 
 /// Keys that `data.fields` can find under another name.
-pub const FIELDS: [&str; 18] = [
+pub const FIELDS: [&str; 19] = [
     "messages",
     "prompt",
     "completion",
@@ -25,10 +25,11 @@ pub const FIELDS: [&str; 18] = [
     "tools",
     "history",
     "weight",
+    "context",
 ];
 
 /// Keys of `FIELDS` that a record may lack.
-const OPTIONAL: [&str; 6] = ["input", "labels", "system", "tools", "history", "weight"];
+const OPTIONAL: [&str; 7] = ["input", "labels", "system", "tools", "history", "weight", "context"];
 
 /// Pairs of question and answer under common names.
 const PAIRS: [(&str, &str); 4] =

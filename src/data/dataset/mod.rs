@@ -8,6 +8,7 @@ mod beside;
 pub mod cache;
 mod comparison_problem;
 mod container;
+mod context;
 mod conversation;
 mod document;
 mod duplicates;
@@ -43,7 +44,7 @@ use rayon::prelude::*;
 use serde_json::{Map, Value};
 
 use crate::data::batch::Sample;
-use crate::data::compare::Supervision;
+use crate::data::compare::{Side, Supervision};
 use crate::data::template::{Rendered, Template, TrainOn};
 use crate::data::tokenizer::Tokenizer;
 
@@ -55,6 +56,7 @@ use stats::Tally;
 
 pub use comparison_problem::ComparisonProblem;
 pub use container::Compression;
+pub use context::{CONTEXT, PROMPT};
 pub use duplicates::duplicates;
 pub use error::{DatasetError, Problem};
 pub use fields::{FIELDS, Field};
@@ -132,6 +134,8 @@ pub struct Options<'a> {
     pub system: Option<&'a str>,
     /// A system message that conversations without one have in use.
     pub unasked: Option<Unasked<'a>>,
+    /// The user's message that shows a teacher the text under "context", with [`PROMPT`] and [`CONTEXT`]; `None` without a teacher.
+    pub teacher_prompt: Option<&'a str>,
     /// Maximum bytes of a compressed or Parquet file once decompressed, and of its samples. Small files may take half of it.
     pub max_file_size: u64,
     /// Largest `max_seq_len` that the base takes, for messages.
@@ -152,6 +156,7 @@ impl<'a> Options<'a> {
             fields: &[],
             system: None,
             unasked: None,
+            teacher_prompt: None,
             max_file_size: MAX_FILE_SIZE,
             context: usize::MAX,
         }
@@ -243,11 +248,11 @@ impl Reader<'_> {
             for (number, parsed) in parsed {
                 let origin = || format!("{name} {unit} {number}");
                 match parsed {
-                    Ok(read) => {
-                        for (side, Rendered { ids, labels, .. }) in tally.count(number, read) {
-                            let sample = Sample { ids, labels, origin: origin(), side };
-                            let texts = sample.origin.len() + 8 * sample.ids.len();
-                            size += (SAMPLE_OVERHEAD + texts) as u64;
+                    Ok(mut read) => {
+                        let mut taught = read.taught.take();
+                        for (side, rendered) in tally.count(number, read) {
+                            let sample = one_sample(rendered, taught.take(), side, origin());
+                            size += sample_bytes(&sample);
                             samples.push(sample);
                         }
                     }
@@ -265,6 +270,19 @@ impl Reader<'_> {
             }
         }
     }
+}
+
+/// A sample with the row that a teacher reads in its place, if it is another one.
+fn one_sample(rendered: Rendered, taught: Option<Rendered>, side: Side, origin: String) -> Sample {
+    let Rendered { ids, labels, .. } = rendered;
+    let taught = taught.map(|taught| Box::new(one_sample(taught, None, side, origin.clone())));
+    Sample { ids, labels, origin, side, taught }
+}
+
+/// Bytes of a sample in memory.
+fn sample_bytes(sample: &Sample) -> u64 {
+    let taught = sample.taught.as_deref().map_or(0, sample_bytes);
+    taught + (SAMPLE_OVERHEAD + sample.origin.len() + 8 * sample.ids.len()) as u64
 }
 
 /// The next records, and the error that ends the file after them.

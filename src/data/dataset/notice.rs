@@ -105,6 +105,15 @@ pub enum What {
         /// Number of samples that are no conversations.
         no_conversation: usize,
     },
+    /// Samples of which not all have a context, which only a teacher sees.
+    Contexts {
+        /// Number of samples with a context.
+        with: usize,
+        /// Number of samples with an empty one.
+        empty: usize,
+        /// Number of all samples.
+        total: usize,
+    },
     /// Samples without a system message, which the template or Ollama adds.
     UnaskedSystem {
         /// Whether Ollama adds it in use, and not the chat template in training.

@@ -87,6 +87,15 @@ impl What {
                      ends where possible"
                 )
             }
+            What::Contexts { with, empty, total } => {
+                let of_empty = match empty {
+                    0 => String::new(),
+                    count => format!("; it is empty in {}", samples(*count)),
+                };
+                format!(
+                    "{with} of {total} samples have a \"context\"{of_empty}: in the others the teacher reads what the student reads"
+                )
+            }
             What::Pair { prompt, completion, count } => {
                 format!(
                     "\"{prompt}\" and \"{completion}\" are read as prompt and completion ({})",

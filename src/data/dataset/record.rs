@@ -38,6 +38,9 @@ const UNSUPPORTED: [&str; 23] = [
     "reasoning_content",
 ];
 
+/// Names of a text that a teacher sees, and the student does not: ours, and TRL's.
+pub(super) const CONTEXT_KEYS: [&str; 2] = ["context", "privileged_context"];
+
 /// Keys of pictures and sound, to which the text refers.
 const MEDIA: [&str; 6] = ["image", "images", "audio", "audios", "video", "videos"];
 const OF_MEDIA: &str = "holds no text, and the sample's text refers to it, but training reads text alone; remove the sample, or set \
@@ -53,12 +56,17 @@ pub(super) struct Ignored {
     pub nulls: bool,
     /// Whether calls or results have nulls that are trained.
     pub kept_nulls: bool,
+    /// Whether a context is read.
+    pub takes_context: bool,
 }
 
 impl Ignored {
     /// Records every key that is not `known`. Fails for an unsupported key, unless its value is empty.
     pub fn note(&mut self, object: &Map<String, Value>, known: &[&str], path: &str) -> Result<(), Problem> {
-        for (key, value) in object.iter().filter(|(key, _)| !known.contains(&key.as_str())) {
+        let is_context = |key: &str| self.takes_context && path.is_empty() && CONTEXT_KEYS.contains(&key);
+        let unknown = |key: &str| !known.contains(&key) && !is_context(key);
+        let found: Vec<(&String, &Value)> = object.iter().filter(|(key, _)| unknown(key)).collect();
+        for (key, value) in found {
             let path = format!("{path}{key}");
             if UNSUPPORTED.contains(&key.as_str()) && !is_empty(value) {
                 let reason = if MEDIA.contains(&key.as_str()) { OF_MEDIA } else { OF_OTHERS };
@@ -176,7 +184,12 @@ pub(super) fn has_null(value: &Value) -> bool {
 
 /// Whether any position has a label to predict. The first position is never predicted.
 pub(super) fn has_loss(rendered: &Rendered) -> bool {
-    rendered.labels.iter().skip(1).any(|&label| label != IGNORE)
+    loss_tokens(rendered) > 0
+}
+
+/// Number of labels to predict.
+pub(super) fn loss_tokens(rendered: &Rendered) -> usize {
+    rendered.labels.iter().skip(1).filter(|label| **label != IGNORE).count()
 }
 
 /// Whether a value is empty.

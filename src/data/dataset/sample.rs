@@ -8,7 +8,9 @@ use serde_json::{Map, Value};
 use super::error::Problem;
 use super::kinds::Format;
 use super::shape::shape;
-use super::{Options, Overlong, alpaca, beside, fields, gemini, input_ids, prompt_completion, record, text};
+use super::{
+    Options, Overlong, alpaca, beside, context, fields, gemini, input_ids, prompt_completion, record, text,
+};
 use crate::data::batch::IGNORE;
 use crate::data::compare::Side;
 use crate::data::template::{Conversation, LeftOut, Message, Rendered, Role, last_loss};
@@ -44,6 +46,10 @@ pub(super) struct Read {
     pub open_end: Option<(String, String)>,
     /// The fate of the system message that the options add.
     pub system: System,
+    /// The context that only a teacher sees.
+    pub context: context::Found,
+    /// The row that a teacher reads in place of the sample.
+    pub taught: Option<Rendered>,
 }
 
 /// The fate of [`Options::system`] in one sample.
@@ -71,16 +77,17 @@ pub(super) fn sample(
     if let Some((renamed, pair)) = fields::pair(&object, options.format) {
         (object, read.pair) = (renamed, Some(pair));
     }
-    let mut ignored = record::Ignored::default();
+    let takes_context = options.teacher_prompt.is_some();
+    let mut ignored = record::Ignored { takes_context, ..Default::default() };
     read.shape = shape(&object, options.format)?;
     read.binary = beside::is_binary(&object) && read.shape.is_conversation();
-    let conversation = conversation(&object, read.shape, &mut ignored)?;
-    let rendered = match conversation {
-        Some(mut conversation) => {
-            read.system = add_system(&mut conversation, options.system);
-            read.empty = has_empty_answer(&conversation, options);
-            let rendered = options.template.render(tokenizer, &conversation, options.train_on)?;
-            read.open_end = open_end(&rendered, &conversation, tokenizer, options);
+    let mut conversation = conversation(&object, read.shape, &mut ignored)?;
+    let rendered = match &mut conversation {
+        Some(conversation) => {
+            read.system = add_system(conversation, options.system);
+            read.empty = has_empty_answer(conversation, options);
+            let rendered = options.template.render(tokenizer, conversation, options.train_on)?;
+            read.open_end = open_end(&rendered, conversation, tokenizer, options);
             rendered
         }
         None => {
@@ -97,12 +104,17 @@ pub(super) fn sample(
     if !record::has_loss(&rendered) {
         return Err(Problem::NoLoss { length: rendered.ids.len() });
     }
+    (read.context, read.taught) =
+        context::read(&object, conversation.as_ref(), &rendered, tokenizer, options)?;
     read.silent = is_silent(&rendered, tokenizer);
     read.empty |= read.silent;
     read.length = rendered.ids.len();
     read.left_out.clone_from(&rendered.left_out);
     read.overlong = read.length > options.max_seq_len;
-    read.rendered = fit(rendered, options)?.map(|rendered| (Side::Example, rendered)).into_iter().collect();
+    let fitted = fit(rendered, options)?;
+    let left = fitted.as_ref().map(record::loss_tokens);
+    read.taught = read.taught.zip(left).map(|(taught, left)| context::cut(taught, left));
+    read.rendered = fitted.map(|rendered| (Side::Example, rendered)).into_iter().collect();
     (read.ignored, read.nulls, read.kept_nulls) = (ignored.keys, ignored.nulls, ignored.kept_nulls);
     Ok(read)
 }

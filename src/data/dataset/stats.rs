@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use indexmap::IndexMap;
 
+use super::context;
 use super::error::Problem;
 use super::sample::{Read, System};
 use super::{Container, Format, Options, Overlong, What};
@@ -44,6 +45,8 @@ pub(super) struct Tally {
     open_ends: (usize, Option<(String, String)>),
     /// Number of tokens of a file of plain text, if it was cut.
     cut: Option<usize>,
+    /// Number of samples with a context, and with an empty one.
+    contexts: [usize; 2],
 }
 
 impl Tally {
@@ -56,6 +59,8 @@ impl Tally {
             self.longest = self.longest.max(read.length);
         }
         self.control_tokens += usize::from(read.control_tokens);
+        self.contexts[0] += usize::from(read.context == context::Found::Text);
+        self.contexts[1] += usize::from(read.context == context::Found::Empty);
         self.left_out.0 += usize::from(!read.left_out.is_empty());
         self.left_out.1.extend(read.left_out);
         self.own_system += usize::from(read.system == System::Own);
@@ -111,6 +116,7 @@ impl Tally {
             labels,
             origin: format!("{name} {unit} {}", index + 1),
             side: Side::Example,
+            taught: None,
         };
         parts.into_iter().enumerate().map(sample).collect()
     }
@@ -135,9 +141,15 @@ impl Tally {
         Ok(())
     }
 
+    /// The notice about samples without a context, if others have one.
+    fn contexts(&self) -> Option<What> {
+        let ([with, empty], total) = (self.contexts, self.total);
+        (with < total && with + empty > 0).then_some(What::Contexts { with, empty, total })
+    }
+
     /// The notices about the file.
     pub fn notices(self, options: &Options, container: Container) -> Vec<What> {
-        let mut notices = Vec::new();
+        let (mut notices, contexts) = (Vec::new(), self.contexts());
         let (total, max_seq_len) = (self.total, options.max_seq_len);
         if self.overlong > 0 {
             let (action, count, longest) = (options.overlong, self.overlong, self.longest);
@@ -180,6 +192,7 @@ impl Tally {
         if let (count, Some((found, expected))) = self.open_ends {
             notices.push(What::OpenEnds { count, total, found, expected });
         }
+        notices.extend(contexts);
         if self.control_tokens > 0 {
             notices.push(What::ControlTokens(self.control_tokens));
         }

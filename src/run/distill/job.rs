@@ -17,7 +17,7 @@ use crate::run::{OpenBase, PreparedRun, ValidationFile};
 pub struct Job<'s> {
     /// The teacher.
     pub teacher: &'s Teacher,
-    /// The samples that have loss tokens, in the order of the rows.
+    /// The samples that have loss tokens, as the teacher reads them, in the order of the rows.
     pub samples: Vec<&'s Sample>,
     /// Key, sizes and number of its rows.
     pub header: Header,
@@ -39,11 +39,13 @@ impl<'s> Job<'s> {
         let keys = recipe.distill.as_ref();
         let (top_k, temperature) = keys.map_or((0, 1.0), |keys| (keys.top_k, keys.temperature));
         let (top, whole) = kept(top_k, teacher.count, base.base.config().vocab);
-        let samples: Vec<&Sample> = samples.into_iter().filter(|sample| sample.loss_tokens() > 0).collect();
+        let samples = samples.into_iter().map(Sample::for_teacher);
+        let samples: Vec<&Sample> = samples.filter(|sample| sample.loss_tokens() > 0).collect();
         let rows = samples.iter().map(|sample| sample.loss_tokens()).sum();
         let longest = samples.iter().map(|sample| sample.ids.len()).max().unwrap_or(1);
-        let loss_tokens = capacity.loss_tokens;
-        let capacity = Capacity { longest, step_loss_tokens: loss_tokens, reply: 0, teacher: 0, ..capacity };
+        let (loss_tokens, tokens) = (capacity.loss_tokens, capacity.tokens.max(longest));
+        let capacity =
+            Capacity { tokens, longest, step_loss_tokens: loss_tokens, reply: 0, teacher: 0, loss_tokens };
         let mut hash = Sha256::new();
         hash.update(teacher.base.fingerprint().to_string());
         hash.update(base.template.digest());

@@ -124,10 +124,20 @@ async fn teach(
     }
 }
 
-/// Fails if a sample has a token that the teacher lacks.
+/// Fails if a sample has a token that the teacher lacks, or is longer than its context.
 fn check_tokens(job: &Job) -> Result<(), TrainError> {
     let Teacher { base, count, .. } = job.teacher;
+    let longest = base.config().context_length;
     for sample in &job.samples {
+        let length = sample.ids.len();
+        if length > longest {
+            return Err(TrainError::Teacher(format!(
+                "distill.teacher: the sample of {} has {length} tokens with its \"context\", if it has one, but {} takes {longest}; shorten \
+                 it, or remove it",
+                sample.origin,
+                base.name()
+            )));
+        }
         if let Some(id) = sample.ids.iter().find(|id| **id as usize >= *count) {
             return Err(TrainError::Teacher(format!(
                 "distill.teacher: the sample of {} has token {id}, which {} lacks; choose a teacher with the base's vocabulary",

@@ -2,7 +2,8 @@
 
 use crate::base::Base;
 use crate::base::gguf::value::{Array, Value};
-use crate::recipe::Recipe;
+use crate::data::batch::Sample;
+use crate::recipe::{Recipe, SELF};
 use crate::run::RunError;
 use crate::words;
 
@@ -21,7 +22,9 @@ impl Teacher {
     #[cfg(feature = "native")]
     pub fn open(recipe: &Recipe, student: &Base) -> Result<Option<Teacher>, RunError> {
         let Some(keys) = &recipe.distill else { return Ok(None) };
-        Teacher::of(Base::open(&keys.teacher)?, student).map(Some)
+        let own = keys.teacher == SELF;
+        let base = Base::open(if own { &recipe.model.base } else { &keys.teacher })?;
+        Teacher::of(base, student).map(Some)
     }
 
     /// No teacher. Fails if `recipe` names one: a browser cannot hold two models.
@@ -71,6 +74,20 @@ impl Teacher {
         let count = rows[0].min(rows[1]);
         Ok(Teacher { base, count, notices })
     }
+}
+
+/// Fails if the teacher is the base itself, and nothing that it says can be learnt: it sees no context anywhere.
+pub fn check_contexts(recipe: &Recipe, train: &[Sample]) -> Result<(), RunError> {
+    let Some(keys) = recipe.distill.as_ref().filter(|keys| keys.teacher == SELF) else { return Ok(()) };
+    let starts_as_base = recipe.lora.init_from.is_empty() && keys.sft_weight == 0.0;
+    if !starts_as_base || train.is_empty() || train.iter().any(|sample| sample.taught.is_some()) {
+        return Ok(());
+    }
+    Err(RunError::Conflict(
+        "distill.teacher is \"self\", but no sample of data.train has a \"context\": the base would learn what it says already; add it \
+         beside the messages (docs/data.md), name another teacher, or set distill.sft_weight"
+            .into(),
+    ))
 }
 
 /// The error for a recipe with a teacher where two models cannot be opened.

@@ -108,7 +108,7 @@ fn gradients(gpu: &Gpu) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Twenty steps of each case of tests/golden/distill/steps.py, whose teacher is the base alone.
+/// Twenty steps of each case of tests/golden/distill/steps.py, whose teacher is the base alone; in one case it reads a context first.
 fn like_trl(gpu: &Gpu) -> Result<(), Failed> {
     let g = Golden::read(Path::new("tests/golden/qwen3"));
     let model = super::model(gpu, &g);
@@ -135,7 +135,14 @@ fn like_trl(gpu: &Gpu) -> Result<(), Failed> {
                 Step::of(MicroBatch { teacher, ..batch })
             })
             .collect();
-        let all: Vec<&Step> = steps.iter().collect();
+        let shows = case["context"].as_bool().unwrap_or(false);
+        let read: Vec<Step> = (0..20)
+            .map(|n| {
+                let rows = (0..2).map(|i| &samples[(2 * n + i) % samples.len()]);
+                Step::of(MicroBatch::pack(rows.map(|row| if shows { row.for_teacher() } else { row })))
+            })
+            .collect();
+        let all: Vec<&Step> = steps.iter().chain(&read).collect();
         let teacher = super::trainer(gpu, &model, &g.without_effect(), &all, Recompute::Never);
         let student = super::trainer(gpu, &model, &g.adapter, &all, Recompute::Never)
             .with_objective(Objective::Distill(distill));
@@ -143,7 +150,8 @@ fn like_trl(gpu: &Gpu) -> Result<(), Failed> {
         for (n, expected) in case["losses"].as_array().expect("losses").iter().enumerate() {
             let batch = &steps[n].micro_batches[0];
             let mut given = TeacherRows::unknown(top, top == vocab);
-            let taught = block_on(teacher.teach(batch, (top, vocab), top == vocab, temperature))?;
+            let read = &read[n].micro_batches[0];
+            let taught = block_on(teacher.teach(read, (top, vocab), top == vocab, temperature))?;
             taught.into_iter().for_each(|token| given.push(token.row));
             let step = Step::of(MicroBatch { teacher: Some(Arc::new(given)), ..batch.clone() });
             let report = block_on(student.step(&step, n as u64 + 1, &optimizer, rate))?;
@@ -160,8 +168,13 @@ fn sample(record: &Json) -> Sample {
         record[key].as_array().expect("ids").iter().map(|id| id.as_u64().expect("an id") as u32).collect()
     };
     let (prompt, answer) = (ids("prompt"), ids("answer"));
-    let labels = prompt.iter().map(|_| IGNORE).chain(answer.iter().map(|&id| id as i32)).collect();
-    Sample { ids: [prompt, answer].concat(), labels, origin: String::new(), side: Default::default() }
+    let row = |prompt: &[u32], taught: Option<Box<Sample>>| {
+        let labels = prompt.iter().map(|_| IGNORE).chain(answer.iter().map(|&id| id as i32)).collect();
+        let (origin, side) = (String::new(), Default::default());
+        Sample { ids: [prompt, &answer].concat(), labels, origin, side, taught }
+    };
+    let shown = [ids("context"), prompt.clone()].concat();
+    row(&prompt, Some(Box::new(row(&shown, None))))
 }
 
 /// The likeliest tokens and the rest are those of the model's logits, also at a temperature; and all tokens.

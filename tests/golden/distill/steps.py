@@ -1,9 +1,11 @@
 """Writes steps.json: twenty steps of distillation on tests/golden/qwen3, in float32 on a CPU.
 
   python steps.py > steps.json
+  python steps.py --trl > steps-of-trl.json    # the same by TRL's own function, where `trl` is installed
 
 Needs requirements.txt in tests/golden. The model is the one that the quantized file encodes. Training starts from qwen3/adapter; the teacher is
-the same base without an adapter, so that training takes the adapter back. The loss is `GKDTrainer.generalized_jsd_loss` of TRL, as in losses.py.
+the same base without an adapter, so that training takes the adapter back; in the case "self" it reads a context in front of the prompt
+(TRL's SDFT). The loss is `GKDTrainer.generalized_jsd_loss` of TRL, as in losses.py.
 """
 import json
 import pathlib
@@ -30,16 +32,18 @@ CASES = {
     "jsd": dict(beta=0.5, temperature=0.9, top=0, sft_weight=0.0),
     "forward_kl of 16": dict(beta=0, temperature=2.0, top=16, sft_weight=0.0),
     "jsd of 16 with sft": dict(beta=0.3, temperature=1.0, top=16, sft_weight=0.5),
+    "self": dict(beta=0, temperature=1.0, top=16, sft_weight=0.0, context=True),
 }
 
 
 def samples():
     rng = random.Random(5)
     ids = lambda low, high: [rng.randrange(20, 500) for _ in range(rng.randint(low, high))]
-    return [{"prompt": ids(4, 9), "answer": ids(5, 12)} for _ in range(SAMPLES)]
+    found = [{"prompt": ids(4, 9), "answer": ids(5, 12)} for _ in range(SAMPLES)]
+    return [{**sample, "context": ids(3, 8)} for sample in found]
 
 
-def steps(samples, beta, temperature, top, sft_weight):
+def steps(samples, beta, temperature, top, sft_weight, context=False):
     base = from_gguf(str(QWEN / "model.gguf"), torch.float32)
     base.config._name_or_path = base.name_or_path = "tiny-qwen3"
     model = PeftModel.from_pretrained(base, str(QWEN / "adapter"), is_trainable=True)
@@ -54,7 +58,8 @@ def steps(samples, beta, temperature, top, sft_weight):
             first = len(row["prompt"])
             at = slice(first - 1, -1)
             with torch.no_grad(), model.disable_adapter():
-                teacher = model(input_ids=ids).logits[0, at]
+                shown = (row["context"] if context else []) + row["prompt"] + row["answer"]
+                teacher = model(input_ids=torch.tensor([shown])).logits[0, -len(row["answer"]) - 1 : -1]
             logits = model(input_ids=ids).logits[0, at]
             own, taught = F.log_softmax(logits / temperature, -1), F.log_softmax(teacher / temperature, -1)
             if top:
@@ -69,7 +74,16 @@ def steps(samples, beta, temperature, top, sft_weight):
     return found
 
 
+def of_trl(own, taught, beta):
+    from trl.experimental.gkd.gkd_trainer import GKDTrainer
+
+    # Log-probabilities are logits at a temperature of 1.
+    return GKDTrainer.generalized_jsd_loss(own[None], taught[None], beta=beta, reduction="sum")[None]
+
+
 if __name__ == "__main__":
     torch.manual_seed(0)
+    if "--trl" in sys.argv:
+        divergence = of_trl
     all = samples()
     print(json.dumps({"samples": all, "rate": RATE, "cases": {name: {**case, "losses": steps(all, **case)} for name, case in CASES.items()}}))
