@@ -15,7 +15,7 @@ use rullama_train::gpu::Gpu;
 use rullama_train::recipe::Recipe;
 use rullama_train::run::distill::lessons::Lessons;
 use rullama_train::run::distill::{self, Job, pass};
-use rullama_train::run::pace::{Pace, evaluations_after};
+use rullama_train::run::pace::{Pace, Work};
 use rullama_train::run::{self, answers};
 use rullama_train::train::{TrainError, Trainer};
 use rullama_train::words;
@@ -193,8 +193,8 @@ fn time(session: &Session, trainer: &Trainer, initial: &Adapter, measure: usize)
     bar.set_message("timing an evaluation");
     let evaluation = evaluation_seconds(session, trainer, initial)?;
     bar.finish_and_clear();
-    let all: usize = (0..total).map(|index| steps.tokens(samples, index)).sum();
-    let evaluations = 1 + evaluations_after(0, recipe.eval.steps, total);
+    let Work { tokens: all, evaluations, .. } =
+        Work::of(&session.prepared, recipe.eval.steps, recipe.eval.max_new_tokens);
     let pace = Pace {
         steps: (total, all as f64 / rate),
         evaluations: (evaluations, Some(evaluations as f64 * evaluation)),

@@ -8,7 +8,7 @@ use crate::train::OptimizerKind;
 use crate::words::counted;
 
 /// Steps below which a number of epochs is probably a mistake.
-const FEW_STEPS: usize = 10;
+pub(super) const FEW_STEPS: usize = 10;
 /// From this width on, a model is not a toy, and large learning rates destroy what it knows.
 const WIDE: usize = 1024;
 

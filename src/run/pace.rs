@@ -2,6 +2,9 @@
 
 use std::fmt;
 
+use serde::Serialize;
+
+use super::PreparedRun;
 use crate::words::{self, counted};
 
 /// Number of evaluations after the first `done` of `steps` steps, one every `every` steps and one after the last. That after step `done` itself
@@ -12,6 +15,41 @@ pub fn evaluations_after(done: usize, every: usize, steps: usize) -> usize {
         true => 1 + until(steps - 1) - until(done),
         false => 0,
     }
+}
+
+/// The work of a run, from which its time follows once the speed of the device is known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Work {
+    /// Tokens of all steps.
+    pub tokens: usize,
+    /// Evaluations, with that before the first step and that after the last.
+    pub evaluations: usize,
+    /// Tokens of training that take about as long as one evaluation.
+    pub evaluation_tokens: usize,
+}
+
+impl Work {
+    /// The work of a run that evaluates every `every` steps, with replies of up to `reply` tokens.
+    pub fn of(prepared: &PreparedRun, every: usize, reply: usize) -> Work {
+        let (steps, samples) = (&prepared.steps, &prepared.data.train);
+        let total = steps.plans.len();
+        let validation: usize = prepared.data.validation.iter().map(|sample| sample.ids.len()).sum();
+        Work {
+            tokens: (0..total).map(|index| steps.tokens(samples, index)).sum(),
+            evaluations: 1 + evaluations_after(0, every, total),
+            evaluation_tokens: evaluation_tokens(validation, prepared.replies(), reply),
+        }
+    }
+}
+
+/// Tokens of training that take as long as one of a reply: 4 on a processor, 30 and more on a GPU, which trains many tokens at once.
+const REPLY_TOKEN: usize = 16;
+/// Tokens of training that take as long as forward passes over this many: the backward pass takes twice as long as the forward pass.
+const FORWARD: usize = 3;
+
+/// Tokens of training that take about as long as an evaluation.
+pub fn evaluation_tokens(validation: usize, replies: usize, reply: usize) -> usize {
+    validation / FORWARD + replies * reply * REPLY_TOKEN
 }
 
 /// The time that steps and evaluations take.

@@ -37,8 +37,8 @@ pub fn init(place: Place) {
             "read       data.jsonl: JSON Lines, 4 prompt_completion",
             "lengths    … to … tokens; …",
             "data.jsonl line 1; loss tokens stand between « and »:",
-            "proposal   … steps (8 epochs of 4 samples) at a learning rate of 4e-3: a base this small takes a high rate",
-            "notice     4 samples are few: …",
+            "proposal   60 steps (60 epochs of 4 samples) at a learning rate of 4e-3: a base this small takes a high rate",
+            "notice     only 4 samples: …",
             "written    mine.toml",
             "next       rullama-train check mine.toml",
             "           rullama-train check mine.toml --lr",
@@ -51,7 +51,7 @@ pub fn init(place: Place) {
         &recipe,
         &[
             "#:schema https://…/recipe.schema.json",
-            "# 4 samples with … tokens, the longest with … tokens; about … steps.",
+            "# 4 samples with … tokens, the longest with … tokens; 60 steps.",
             "#   rullama-train mine.toml  … # trains; …",
             "base = \"tiny\"",
             "train = \"data.jsonl\"",
@@ -71,9 +71,9 @@ pub fn init(place: Place) {
     has_lines(
         &text,
         &[
-            "proposal   … (3 epochs of 3 pairs) at a learning rate of 2e-4: preferences take a lower rate than examples",
+            "proposal   … (10 epochs of 3 pairs) at a learning rate of 2e-4: preferences take a lower rate than examples",
             "notice     preferences come after examples: …lora.init_from",
-            "notice     3 pairs are few: …",
+            "notice     only 3 pairs: …",
         ],
     );
     let pairs = String::from_utf8(place.read("pairs.toml")).expect("UTF-8");

@@ -264,6 +264,7 @@ pub fn whole(place: Place) {
     ui.upload(SAMPLES, DATA.as_bytes());
     let check = ui.json("POST", "check", &task(RECIPE));
     assert_eq!((&check["steps"], &check["train"]["samples"]), (&json!(2), &json!(3)), "{check}");
+    assert_eq!(check["work"]["evaluations"], 2, "{check}");
     assert!(check["plan"]["bytes"].as_u64().is_some_and(|bytes| bytes > 1 << 20), "{check}");
 
     let started = ui.json("POST", "train", &json!({ "task": task(RECIPE) }));
@@ -280,6 +281,17 @@ pub fn whole(place: Place) {
     assert!(inspected.contains("finished"), "{inspected}");
     let (status, report) = ui.ask("GET", "runs/data-tiny/report.html", b"");
     assert!(status == 200 && report.to_lowercase().starts_with("<!doctype html>"), "{status}");
+    // Every browser sees the runs of the folder, and the names that another one gave them.
+    let runs = ui.json("GET", "runs", &Json::Null);
+    assert_eq!((runs.as_array().map(Vec::len), &runs[0]["id"]), (Some(1), &json!("data-tiny")), "{runs}");
+    assert_eq!(ui.ask("PUT", "runs/data-tiny/page.json", br#"{"name": "first"}"#).0, 200);
+    let runs = ui.json("GET", "runs", &Json::Null);
+    assert_eq!((&runs[0]["id"], &runs[0]["name"]), (&json!("data-tiny"), &json!("first")), "{runs}");
+    for (path, text, status) in
+        [("page.json", "[]", 422), ("run.json", "{}", 404), ("../x/page.json", "{}", 404)]
+    {
+        assert_eq!(ui.ask("PUT", &format!("runs/data-tiny/{path}"), text.as_bytes()).0, status, "{path}");
+    }
     let state = ui.json("GET", "state", &Json::Null);
     assert_eq!((&state["run"]["over"], &state["run"]["delivered"]), (&json!(true), &json!(true)), "{state}");
 

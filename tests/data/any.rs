@@ -273,11 +273,20 @@ fn preferences_and_files_of_other_kinds_are_refused() {
             words("kto")
         ),
     );
-    refused(
-        "a.csv",
-        b"PK\x03\x04....",
-        "a.csv: the file is a ZIP archive or an Excel file, which is not read; export the sheet as CSV, or unpack the archive",
-    );
+    let kinds: [(&[u8], &str); 6] = [
+        (b"PK\x03\x04....", "a ZIP archive, which is not read; unpack it"),
+        (b"PK\x03\x04....xl/workbook.xml", "an Excel file, which is not read; save the sheet as CSV"),
+        (b"PK\x03\x04....word/document.xml", "a Word document, which is not read; save its text as .txt"),
+        (
+            b"\xd0\xcf\x11\xe0\xa1",
+            "an old Word or Excel file, which is not read; save its text as .txt, or the sheet as CSV",
+        ),
+        (b"\x89PNG\r\n", "a picture, which is not read; samples are text: type what is in it"),
+        (b"\xff\xd8\xff\xe0", "a picture, which is not read; samples are text: type what is in it"),
+    ];
+    for (bytes, said) in kinds {
+        refused("a.csv", bytes, &format!("a.csv: the file is {said}"));
+    }
     let utf16: Vec<u8> = "\u{feff}{\"text\": \"a\"}".encode_utf16().flat_map(u16::to_le_bytes).collect();
     for bytes in [&utf16[..], &utf16[2..]] {
         refused(

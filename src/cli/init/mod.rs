@@ -69,7 +69,7 @@ pub fn run(args: &InitArgs) -> Result<()> {
     output::text("");
     let fit = Fit::of(&samples, objective, &frozen);
     output::line("proposal", fit.proposal());
-    output::notices(&fit.notices(frozen.base.name()));
+    output::notices(&fit.notices(frozen.base.name(), false));
     let output = match &args.output {
         Some(output) => output.clone(),
         None => asker.ask("Output folder", Some(&format!("runs/{stem}")), "--output DIR")?.into(),

@@ -6,6 +6,7 @@ use std::sync::mpsc::Sender;
 use rullama_train::adapter::Loaded;
 use rullama_train::gpu::Gpu;
 use rullama_train::model::plan::Plan;
+use rullama_train::run::pace::Work;
 use rullama_train::run::{self, PreparedRun, wording};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -103,6 +104,7 @@ fn check(gpu: &Gpu, what: &Allowed) -> Result<Check, Problem> {
         steps: prepared.steps.plans.len(),
         train: Counts::of(&data.train),
         validation: Counts::of(&data.validation),
+        work: Work::of(prepared, recipe.eval.steps, recipe.eval.max_new_tokens),
         plan: types::plan(&plan),
         warnings: loaded.notices.iter().chain(&prepared.advice).cloned().chain(notices).collect(),
     })

@@ -4,6 +4,7 @@ mod app;
 pub mod engine;
 mod folders;
 mod job;
+mod kept;
 mod page;
 mod problem;
 mod recipe;

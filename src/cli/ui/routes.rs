@@ -15,6 +15,7 @@ use tokio::sync::mpsc::unbounded_channel;
 
 use super::app::{App, blocking};
 use super::job::{self, Job, Piece};
+use super::kept;
 use super::page;
 use super::problem::Problem;
 use super::run::Running;
@@ -36,7 +37,8 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/{key}/api/train", post(train))
         .route("/{key}/api/run/events/{from}", get(events))
         .route("/{key}/api/run/command", post(command))
-        .route("/{key}/api/runs/{name}/{*path}", get(run_file))
+        .route("/{key}/api/runs", get(runs))
+        .route("/{key}/api/runs/{name}/{*path}", get(run_file).put(keep_run))
         .route("/{key}/api/chat", post(chat))
         .route("/{key}/api/export", post(export))
         .route("/{key}/api/outputs/{id}/{*path}", get(output))
@@ -133,6 +135,22 @@ fn sent(path: Option<PathBuf>) -> Answer {
 
 async fn run_file(State(app): Shared, Path((_, name, path)): Path<(String, String, String)>) -> Answer {
     sent(app.folders.run(&name).and_then(|dir| Running::file(&dir, &path)))
+}
+
+async fn runs(State(app): Shared) -> Answer {
+    blocking(move || Ok(json(&Value::from(kept::list(&app.folders.runs()))))).await
+}
+
+/// Writes the page's description of a run, and no other file.
+async fn keep_run(
+    State(app): Shared,
+    Path((_, name, path)): Path<(String, String, String)>,
+    request: Request,
+) -> Answer {
+    let text = to_bytes(request.into_body(), usize::MAX).await.map_err(|e| Problem::new(e.to_string()))?;
+    let dir = app.folders.run(&name).filter(|_| path == kept::ABOUT);
+    let dir = dir.ok_or_else(|| Problem::missing(format!("runs/{name}/{path} cannot be written")))?;
+    blocking(move || kept::keep(&dir, &text)).await.map(|done| json(&done))
 }
 
 async fn output(State(app): Shared, Path((_, id, path)): Path<(String, String, String)>) -> Answer {

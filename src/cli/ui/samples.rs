@@ -2,6 +2,7 @@
 
 use rullama_train::data::batch::Sample;
 use rullama_train::data::compare::Side;
+use rullama_train::data::dataset::What;
 use rullama_train::data::loss_spans::pieces;
 use rullama_train::data::tokenizer::Tokenizer;
 use rullama_train::recipe::{Recipe, SCHEMA_URL};
@@ -13,7 +14,7 @@ use super::problem::Problem;
 use super::types::{Counts, Sent};
 
 /// Number of samples in the table.
-const ROWS: usize = 100;
+const ROWS: usize = 1000;
 /// Longest text of a sample in the table, in characters.
 const LONGEST_TEXT: usize = 2000;
 /// Settings for looking at samples while the user's recipe has an error.
@@ -37,14 +38,16 @@ pub fn read(recipe: &Recipe, files: &[Sent], folder: &std::path::Path) -> Result
     let named = Names {
         base: frozen.base.name(),
         train: &names,
-        output: "runs/mine",
+        output: &draft::folder(&names),
         system: frozen.ollama_system.as_deref(),
     };
     let header = format!(
         "#:schema {SCHEMA_URL}\n# {}.\n#\n# recipes/chat.toml of rullama-train documents every key.\n",
         draft::summary(&fit)
     );
-    let warnings = fit.notices(frozen.base.name()).into_iter().chain(notices.iter().map(ToString::to_string));
+    let few = notices.iter().any(|notice| matches!(notice.what, What::Few(_)));
+    let of_fit = fit.notices(frozen.base.name(), few);
+    let warnings = of_fit.into_iter().chain(notices.iter().map(ToString::to_string));
     Ok(json!({
         "counts": Counts::of(&samples),
         "rows": samples.iter().take(ROWS).map(|sample| row(&frozen.tokenizer, sample)).collect::<Vec<_>>(),

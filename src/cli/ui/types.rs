@@ -3,6 +3,7 @@
 use rullama_train::data::batch::Sample;
 use rullama_train::gpu::Gpu;
 use rullama_train::model::Plan;
+use rullama_train::run::pace::Work;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -151,6 +152,7 @@ pub struct Check {
     pub steps: usize,
     pub train: Counts,
     pub validation: Counts,
+    pub work: Work,
     pub plan: Value,
     pub warnings: Vec<String>,
 }

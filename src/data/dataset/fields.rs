@@ -93,10 +93,16 @@ pub(super) fn suggestion(object: &Map<String, Value>) -> Option<String> {
     if texts.len() < 2 {
         return None;
     }
-    let prompts = ["question", "prompt", "query", "instruction", "input", "user", "title", "source"];
-    let answers = ["answer", "response", "completion", "output", "reply", "assistant", "target", "label"];
+    let prompts = ["question", "prompt", "query", "instruction", "input", "user", "title", "source", "frage"];
+    let answers =
+        ["answer", "response", "completion", "output", "reply", "assistant", "target", "label", "antwort"];
     let answer = *texts.iter().find(|key| known(key, &answers)).or(texts.last())?;
     let mut others = texts.iter().filter(|key| **key != answer);
-    let prompt = *others.clone().find(|key| known(key, &prompts)).or(others.next())?;
+    let is_number = |key: &str| {
+        let numbered = object[key].as_str().is_some_and(|text| text.trim().parse::<f64>().is_ok());
+        numbered || ["id", "uuid", "nr", "no", "index"].contains(&key.to_lowercase().as_str())
+    };
+    let text = others.clone().find(|key| !is_number(key)).or(others.clone().next());
+    let prompt = *others.find(|key| known(key, &prompts)).or(text)?;
     Some(format!("{{ prompt = {prompt:?}, completion = {answer:?} }}"))
 }

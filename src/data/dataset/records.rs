@@ -233,5 +233,9 @@ fn rows<'a>(bytes: &[u8], most: u64) -> Result<Box<dyn Iterator<Item = Numbered<
 
 #[cfg(not(feature = "parquet"))]
 fn rows<'a>(_: &[u8], _: u64) -> Result<Box<dyn Iterator<Item = Numbered<'a>>>, Problem> {
-    Err(Problem::Parquet("this build does not support Parquet; build it with the feature \"parquet\"".into()))
+    let advice = match cfg!(target_arch = "wasm32") {
+        true => "a page does not read Parquet; save the table as JSON Lines or CSV, or use the program",
+        false => "this build does not support Parquet; build it with the feature \"parquet\"",
+    };
+    Err(Problem::Parquet(advice.into()))
 }

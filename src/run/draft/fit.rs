@@ -1,11 +1,14 @@
 //! Settings that follow from the samples and the base.
 
+use super::SEED;
 use super::hub::Hub;
-use crate::data::batch::Sample;
+use crate::data::batch::{Batching, Sample};
 use crate::data::compare::{self, Supervision};
-use crate::data::dataset::Container;
+use crate::data::dataset::{self, Container};
 use crate::recipe::ObjectiveName;
 use crate::run::OpenBase;
+use crate::run::advice::FEW_STEPS;
+use crate::run::pace::evaluation_tokens;
 use crate::words;
 
 /// Settings of a recipe, and the counts that they follow from.
@@ -30,6 +33,8 @@ pub struct Fit {
     pub accumulation: usize,
     /// Passes over the samples.
     pub epochs: usize,
+    /// Steps of a pass.
+    epoch_steps: usize,
     /// Samples to hold out for validation: a fraction or a number.
     pub val_size: &'static str,
     /// Tokens to hold out for validation, about.
@@ -51,6 +56,10 @@ const LEAST_STEPS: usize = 60;
 const EPOCHS: [usize; 2] = [3, 8];
 /// Minimum and maximum number of passes over pairs and ratings, which are learned by heart sooner.
 const PREFERENCE_EPOCHS: [usize; 2] = [1, 3];
+/// Number of times that samples are shown in all, where they are so few that a pass is a step or two.
+const SHOWN: usize = 480;
+/// Runs of fewer steps than this without validation samples evaluate at their ends only: their replies would take longer than their steps.
+const BRIEF_RUN: usize = 100;
 /// Row length to suggest, at least and at most: longer rows need more memory than small GPUs have.
 const ROW: [usize; 2] = [128, 2048];
 /// Row length to suggest at most if many samples are longer than that.
@@ -69,10 +78,6 @@ const EVALUATIONS: f64 = 0.1;
 const MOST_EVALUATIONS: usize = 10;
 /// Evaluations with which the best adapter is not only one of the ends.
 const USEFUL_EVALUATIONS: usize = 4;
-/// Tokens of training that take as long as one of a reply: 4 on a processor, 30 and more on a GPU, which trains many tokens at once.
-const REPLY_TOKEN: usize = 16;
-/// Tokens of training that take as long as forward passes over this many: the backward pass takes twice as long as the forward pass.
-const FORWARD: usize = 3;
 /// Number of prompts and length of their replies, from the best to the least.
 const REPLIES: [[usize; 2]; 4] = [[3, 64], [3, 32], [2, 32], [1, 32]];
 
@@ -94,7 +99,6 @@ impl Fit {
         let max_seq_len = row.next_power_of_two().clamp(ROW[0], most).min(context);
         let most_accumulated = (fewest * tokens / (LEAST_STEPS * max_seq_len)).max(1);
         let accumulation = if tiny { 1 } else { (STEP_TOKENS / max_seq_len).clamp(1, most_accumulated) };
-        let epochs = (LEAST_STEPS * accumulation * max_seq_len).div_ceil(tokens).clamp(fewest, most_epochs);
         let val_size = match lengths.len() {
             0..=9 => "0",
             10..=199 => "0.1",
@@ -111,7 +115,8 @@ impl Fit {
             max_seq_len,
             overlong: lengths.len() - lengths.partition_point(|&length| length <= max_seq_len),
             accumulation,
-            epochs,
+            epochs: fewest,
+            epoch_steps: 1,
             val_size,
             held_out: held_out(val_size, lengths.len(), tokens),
             learning_rate: if objective.is_sft() { "4e-3".into() } else { "2e-4".into() },
@@ -122,6 +127,10 @@ impl Fit {
         let cut = fit.mostly_too_long();
         let used = lengths.iter().filter(|&&length| cut || length <= max_seq_len);
         fit.used = used.map(|&length| length.min(max_seq_len)).sum();
+        fit.epoch_steps = fit.steps_of_epoch(samples);
+        let few = if objective.is_sft() { SHOWN / fit.samples.max(SHOWN / LEAST_STEPS) } else { FEW_STEPS };
+        fit.epochs =
+            LEAST_STEPS.div_ceil(fit.epoch_steps).clamp(fewest, most_epochs.max(few.min(LEAST_STEPS)));
         if !tiny && !objective.is_sft() {
             fit.learning_rate = "1e-5".into();
         } else if !tiny {
@@ -133,13 +142,47 @@ impl Fit {
         fit
     }
 
-    /// Estimated number of steps of the run.
+    /// Number of steps of the run.
     pub fn steps(&self) -> usize {
-        (self.epochs * self.used).div_ceil(self.accumulation * self.max_seq_len).max(1)
+        self.epochs * self.epoch_steps
+    }
+
+    /// Number of steps of the first epoch, planned as training plans it.
+    fn steps_of_epoch(&self, samples: &[Sample]) -> usize {
+        let val_size = self.val_size.parse::<f64>().unwrap_or(0.0);
+        let split = (val_size > 0.0).then(|| dataset::split(samples.to_vec(), val_size, SEED).ok()).flatten();
+        let train = split.as_ref().map_or(samples, |split| &split.train);
+        let pairs = self.objective.supervision() == Supervision::Pairs;
+        let row = if pairs { 2 * self.max_seq_len } else { self.max_seq_len };
+        let cut = self.mostly_too_long();
+        let of_unit = |unit: std::ops::Range<usize>| {
+            let sides = train[unit].iter().flat_map(|sample| parts(sample, self.max_seq_len));
+            if pairs { vec![sides.sum()] } else { sides.collect::<Vec<usize>>() }
+        };
+        let lengths = compare::units(train).into_iter().flat_map(of_unit);
+        let lengths =
+            lengths.filter(|&length| cut || length <= row).map(|length| length.min(row)).collect::<Vec<_>>();
+        let batching = Batching {
+            batch_size: 1,
+            gradient_accumulation_steps: self.accumulation,
+            max_seq_len: row,
+            packing: true,
+            shuffle: true,
+            seed: SEED,
+        };
+        batching.plan_epoch(&lengths, 0).map_or(1, |steps| steps.len()).max(1)
+    }
+
+    /// Whether the run is too short for evaluations between its ends, and has nothing to choose the best adapter by.
+    fn is_brief(&self) -> bool {
+        self.held_out == 0 && self.steps() < BRIEF_RUN
     }
 
     /// Number of prompts to suggest, and the most tokens of their replies, with which evaluations are frequent enough.
     fn replies(&self) -> [usize; 2] {
+        if self.is_brief() {
+            return REPLIES[1];
+        }
         let frequent =
             |[prompts, tokens]: &&[usize; 2]| self.evaluations(*prompts, *tokens) >= USEFUL_EVALUATIONS;
         *REPLIES.iter().find(frequent).unwrap_or(&REPLIES[REPLIES.len() - 1])
@@ -156,6 +199,9 @@ impl Fit {
         let lengths = [REPLIES[0][1], REPLIES[1][1]];
         let frequent = |tokens: &usize| self.evaluations(prompts, *tokens) >= USEFUL_EVALUATIONS;
         let tokens = lengths.into_iter().find(frequent).unwrap_or(lengths[1]);
+        if self.is_brief() || (prompts == 0 && self.held_out == 0) {
+            return [0, tokens];
+        }
         match self.evaluations(prompts, tokens).min(MOST_EVALUATIONS + 1) {
             0..=2 => [0, tokens],
             // One of them is before the first step.
@@ -166,7 +212,7 @@ impl Fit {
     /// Number of evaluations with this many prompts and tokens of replies that fit into their part of the run.
     fn evaluations(&self, prompts: usize, tokens: usize) -> usize {
         let run = (self.epochs * self.used) as f64;
-        let one = (self.held_out / FORWARD + prompts * tokens * REPLY_TOKEN).max(1);
+        let one = evaluation_tokens(self.held_out, prompts, tokens).max(1);
         (EVALUATIONS * run / one as f64) as usize
     }
 
@@ -199,17 +245,17 @@ impl Fit {
         2 * self.overlong > self.sides
     }
 
-    /// Warnings about the samples.
-    pub fn notices(&self, base: &str) -> Vec<String> {
+    /// Warnings about the samples. `counted`: whether the reader of the samples has warned of their number.
+    pub fn notices(&self, base: &str, counted: bool) -> Vec<String> {
         let mut notices = Vec::new();
         if !self.objective.is_sft() {
             notices.push(
                 "preferences come after examples: train an adapter on examples first, and name it in lora.init_from".into(),
             );
         }
-        if self.samples < 10 {
+        if self.samples < 10 && !counted {
             notices.push(format!(
-                "{} are few: expect the model to repeat them word by word; a style takes about 50, a task some hundreds",
+                "only {}: expect the model to repeat them word by word; a style takes about 50, a task some hundreds",
                 self.counted()
             ));
         }
@@ -269,6 +315,7 @@ mod tests {
             overlong: 0,
             accumulation: 1,
             epochs,
+            epoch_steps: used.div_ceil(512),
             val_size: "0.1",
             held_out: held_out("0.1", used / 100, used),
             learning_rate: "2e-4".into(),
@@ -292,7 +339,7 @@ mod tests {
             let prompts = fit.prompts();
             let [every, tokens] = fit.evaluation(prompts);
             let count = 2 + (fit.steps() - 1).checked_div(every).unwrap_or(0);
-            let cost = count * (fit.held_out / FORWARD + prompts * tokens * REPLY_TOKEN);
+            let cost = count * evaluation_tokens(fit.held_out, prompts, tokens);
             assert!(
                 every == 0 || 10 * cost <= epochs * used,
                 "{used}: {count} of {prompts} × {tokens} tokens"
@@ -300,6 +347,17 @@ mod tests {
         }
         assert_eq!((fit(100_000_000, 3).prompts(), fit(100_000_000, 3).evaluation(3)[1]), (3, 64));
         assert_eq!(fit(500, 8).evaluation(1)[0], 0, "no evaluation between the ends of a short run");
+        let few = Fit { held_out: 0, val_size: "0", ..fit(100, 60) };
+        assert_eq!(
+            (few.steps(), few.evaluation(3), few.prompts()),
+            (60, [0, 32], 3),
+            "replies at the ends only"
+        );
+        assert_eq!(
+            Fit { held_out: 0, ..fit(100_000, 3) }.evaluation(0)[0],
+            0,
+            "there is nothing to evaluate"
+        );
         assert_eq!((held_out("500", 10_000, 1_000_000), held_out("0", 9, 900)), (50_000, 0));
     }
 }

@@ -28,11 +28,20 @@ pub struct Names<'a> {
     pub system: Option<&'a str>,
 }
 
+/// The output folder of a run on these files, named after the first one: `runs/pirate`.
+pub fn folder(files: &[&str]) -> String {
+    let name = files.first().and_then(|file| file.rsplit(['/', '\\']).next()).unwrap_or_default();
+    let stem = name.split('.').next().unwrap_or_default();
+    let kept = |c: char| if c.is_alphanumeric() || "-_".contains(c) { c } else { '-' };
+    let stem: String = stem.chars().map(kept).take(40).collect();
+    format!("runs/{}", if stem.is_empty() { "mine" } else { &stem })
+}
+
 /// The samples and the run in one line.
 pub fn summary(fit: &Fit) -> String {
     let [samples, tokens] = [fit.counted(), counted(fit.tokens, "token")];
     let [longest, steps] = [counted(fit.longest, "token"), counted(fit.steps(), "step")];
-    format!("{samples} with {tokens}, the longest with {longest}; about {steps}")
+    format!("{samples} with {tokens}, the longest with {longest}; {steps}")
 }
 
 /// The recipe as TOML, with comments. `prompts` are answered at every evaluation.
@@ -92,7 +101,8 @@ fn settings(fit: &Fit, prompts: usize) -> Vec<(&'static str, String, String)> {
         "which tokens are loss tokens; or \"answers\" (no reasoning), \"last_assistant\", \"all\"";
     let [eval_steps, max_new_tokens] = fit.evaluation(prompts).map(|value| value.to_string());
     let eval_comment = match &*eval_steps {
-        "0" => "evaluates before and after only: more would take over a tenth of this run",
+        "0" => "evaluates before and after only: more would take too large a part of this run",
+        _ if fit.val_size == "0" => "steps between evaluations, a tenth of the run's time at most",
         _ => "steps between evaluations, a tenth of the run's time at most; the best adapter is kept",
     };
     let mut settings = vec![
@@ -111,7 +121,7 @@ fn settings(fit: &Fit, prompts: usize) -> Vec<(&'static str, String, String)> {
         (
             "train.epochs",
             fit.epochs.to_string(),
-            format!("passes over the samples: about {} steps in all", fit.steps()),
+            format!("passes over the samples: {} in all", counted(fit.steps(), "step")),
         ),
         ("train.gradient_accumulation_steps", fit.accumulation.to_string(), "rows per step".into()),
         ("train.learning_rate", fit.learning_rate.clone(), rate_comment.into()),
@@ -167,4 +177,19 @@ fn question(sample: &Sample, frozen: &OpenBase) -> Option<String> {
 /// A TOML string.
 fn quoted(text: &str) -> String {
     toml::Value::String(text.into()).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::folder;
+
+    #[test]
+    fn runs_are_named_after_their_samples() {
+        let of = |file| folder(&[file, "other.jsonl"]);
+        assert_eq!(
+            ["datasets/pirate.jsonl", "Meine FAQ.csv", ".csv"].map(of),
+            ["runs/pirate", "runs/Meine-FAQ", "runs/mine"]
+        );
+        assert_eq!(folder(&[]), "runs/mine");
+    }
 }

@@ -4,12 +4,15 @@ use crate::talk::metrics::Metric;
 
 use super::{Effects, Evaluation, MetricsEvent, RunNotice, StepMetrics, Timing, line};
 
-/// Weight of the previous value in the smoothed loss.
+/// Weight of the previous value in the smoothed loss, of a long run.
 const SMOOTHING: f64 = 0.9;
 
-/// The next value of the exponential moving average of a loss.
-fn smooth(before: Option<f64>, loss: f64) -> f64 {
-    before.map_or(loss, |before| SMOOTHING * before + (1.0 - SMOOTHING) * loss)
+/// The next value of the exponential moving average of a loss, after `count` losses. The weight of the past grows with the run, as with
+/// `num_updates` of TensorFlow's `ExponentialMovingAverage`: with a constant one, a short run would end near its first loss.
+fn smooth(before: Option<f64>, count: usize, loss: f64) -> f64 {
+    let count = count as f64;
+    let weight = SMOOTHING.min((1.0 + count) / (10.0 + count));
+    before.map_or(loss, |before| weight * before + (1.0 - weight) * loss)
 }
 
 /// Everything that a run has measured so far, and the state that follows from it. A resumed run replays the same lines and
@@ -22,6 +25,8 @@ pub struct History {
     pub timing: Vec<Timing>,
     /// Exponential moving average of the training loss.
     pub smoothed: Option<f64>,
+    /// Losses in that average.
+    pub(crate) losses: usize,
     /// The metric that decides which evaluation is best; `None`: the validation loss.
     pub best_metric: Option<Metric>,
     /// Step and loss of the best evaluation by [`Evaluation::merit`]; of equal ones, the first. The evaluation before the first
@@ -48,7 +53,10 @@ impl History {
         match &event {
             MetricsEvent::Step(step) if step.skipped => self.skipped += 1,
             MetricsEvent::Step(step) => {
-                self.smoothed = step.loss.map(|loss| smooth(self.smoothed, loss)).or(self.smoothed);
+                if let Some(loss) = step.loss {
+                    self.smoothed = Some(smooth(self.smoothed, self.losses, loss));
+                    self.losses += 1;
+                }
             }
             MetricsEvent::Evaluation(evaluation) => {
                 self.evaluated = Some(evaluation.step);

@@ -291,13 +291,27 @@ mod tests {
     }
 
     #[test]
+    fn the_smoothed_loss_of_a_short_run_follows_it() {
+        let mut history = History::default();
+        (0..8).for_each(|n| history.push(step(n + 1, 9.73 * 0.74f64.powi(n as i32))));
+        let (last, smoothed) = (9.73 * 0.74f64.powi(7), history.smoothed.expect("eight steps"));
+        assert!(smoothed < 1.6 * last, "{smoothed} at a loss of {last}");
+        (0..200).for_each(|n| history.push(step(n + 9, if n % 2 == 0 { 1.0 } else { 2.0 })));
+        assert!(
+            (history.smoothed.expect("more steps") - 1.5).abs() < 0.06,
+            "a long run is smoothed as before"
+        );
+    }
+
+    #[test]
     fn replaying_the_lines_restores_the_state() {
         let mut history = History::default();
         for event in [evaluation(0, 1.0), step(1, 4.0), step(2, 2.0), evaluation(2, 3.0), step(3, 2.0)] {
             history.push(event);
         }
-        let expected = 0.9 * (0.9 * 4.0 + 0.1 * 2.0) + 0.1 * 2.0;
-        assert!((history.smoothed.expect("two steps") - expected).abs() < 1e-12);
+        let [second, third] = [2.0 / 11.0, 3.0 / 12.0];
+        let expected = third * (second * 4.0 + (1.0 - second) * 2.0) + (1.0 - third) * 2.0;
+        assert!((history.smoothed.expect("three steps") - expected).abs() < 1e-12);
         assert_eq!(history.best, Some((2, 3.0)), "the evaluation before the first step does not count");
         history.push(evaluation(4, 3.0));
         history.push(MetricsEvent::Step(StepMetrics::skipped(5, f64::NAN, 1.0, 1e-4, 7)));

@@ -2,6 +2,7 @@
 
 use rullama_train::data::batch::Sample;
 use rullama_train::data::compare::Side;
+use rullama_train::data::dataset::What;
 use rullama_train::data::loss_spans::pieces;
 use rullama_train::data::tokenizer::Tokenizer;
 use rullama_train::recipe::{Recipe, SCHEMA_URL};
@@ -13,7 +14,7 @@ use crate::tree;
 use crate::types::{FileEntry, Problem, SamplePiece, SampleRow, Samples};
 
 /// Number of samples in the table.
-const ROWS: usize = 100;
+const ROWS: usize = 1000;
 /// Longest text of a sample in the table, in characters.
 const LONGEST_TEXT: usize = 2000;
 
@@ -32,17 +33,20 @@ pub fn read(frozen: &OpenBase, recipe: &Recipe, files: Vec<FileEntry>) -> Result
     let fit = Fit::of(&samples, objective, frozen);
     let prompts = draft::questions(&samples, &fit, frozen);
     let train: Vec<&str> = names.iter().map(String::as_str).collect();
+    let folder = draft::folder(&train);
     let names = Names {
         base: frozen.base.name(),
         train: &train,
-        output: "runs/mine",
+        output: &folder,
         system: frozen.ollama_system.as_deref(),
     };
     let header = format!(
         "#:schema {SCHEMA_URL}\n# {}.\n#\n# recipes/chat.toml of rullama-train documents every key.\n",
         draft::summary(&fit)
     );
-    let warnings = fit.notices(frozen.base.name()).into_iter().chain(notices.iter().map(ToString::to_string));
+    let few = notices.iter().any(|notice| matches!(notice.what, What::Few(_)));
+    let of_fit = fit.notices(frozen.base.name(), few);
+    let warnings = of_fit.into_iter().chain(notices.iter().map(ToString::to_string));
     Ok(Samples {
         counts: counts(&samples),
         rows: samples.iter().take(ROWS).map(|sample| row(&frozen.tokenizer, sample)).collect(),

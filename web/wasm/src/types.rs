@@ -2,6 +2,7 @@
 
 use rullama_train::model::Plan;
 use rullama_train::run::metrics::{self, StepMetrics, Timing};
+use rullama_train::run::pace;
 use serde::{Deserialize, Serialize};
 use tsify::Tsify;
 
@@ -131,6 +132,24 @@ pub struct Samples {
     pub proposal: String,
 }
 
+/// The work of a run, from which its time follows once the speed of the device is known.
+#[derive(Clone, Serialize, Tsify)]
+pub struct Work {
+    /// Tokens of all steps.
+    pub tokens: usize,
+    /// Evaluations, with those before the first and after the last step.
+    pub evaluations: usize,
+    /// Tokens of training that take about as long as one evaluation.
+    pub evaluation_tokens: usize,
+}
+
+impl From<pace::Work> for Work {
+    fn from(work: pace::Work) -> Work {
+        let pace::Work { tokens, evaluations, evaluation_tokens } = work;
+        Work { tokens, evaluations, evaluation_tokens }
+    }
+}
+
 /// What a recipe resolves to.
 #[derive(Clone, Serialize, Tsify)]
 pub struct Check {
@@ -146,6 +165,7 @@ pub struct Check {
     pub steps: usize,
     pub train: Counts,
     pub validation: Counts,
+    pub work: Work,
     pub plan: MemoryPlan,
     /// Warnings: truncated samples, duplicates, an adapter of another base, …
     pub warnings: Vec<String>,

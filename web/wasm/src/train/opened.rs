@@ -11,6 +11,7 @@ use rullama_train::gpu::{Backend, Gpu, GpuError};
 use rullama_train::model::plan::{Plan, Recompute};
 use rullama_train::recipe::{Recipe, Template as Setting};
 use rullama_train::run::checkpoint::Checkpoint;
+use rullama_train::run::pace::Work;
 use rullama_train::run::{self, Identity, OpenBase, PreparedRun, Ready, wording};
 use rullama_train::train::Trainer;
 use rullama_train::train::ranks::Ranks;
@@ -119,6 +120,7 @@ impl Opened {
             steps: self.prepared.steps.plans.len(),
             train: counts(&data.train),
             validation: counts(&data.validation),
+            work: Work::of(&self.prepared, recipe.eval.steps, recipe.eval.max_new_tokens).into(),
             plan: plan.into(),
             warnings,
         }
