@@ -13,6 +13,7 @@ import { isNative } from "./engine";
 import { DeviceLost, RecipeError, TrainError } from "./errors";
 import type { Command, FromWorker, Task, ToWorker } from "./protocol";
 import type { Base, Check, Data, Event, FileEntry, Format, GpuInfo, Measured, Message, Samples, Sampling } from "./types";
+import type { FolderRun } from "../ui/kept";
 import type { Problem } from "./wasm/rullama_train_web";
 
 export * from "./errors";
@@ -65,6 +66,14 @@ export interface Native {
   bases(): Promise<NativeBase[]>;
   /** The run in progress, or one that has ended since the page was last open. It goes on without the page. */
   attach(): Promise<Run | null>;
+  /** The finished runs in the folder, latest first. */
+  runs(): Promise<FolderRun[]>;
+  /** Writes the page's description of a run into its folder. */
+  keepRun(id: string, about: object): Promise<void>;
+  /** The adapter, the report and the measurements of a run. */
+  filesOfRun(id: string): Promise<FileEntry[]>;
+  /** The name of the run that was followed last. */
+  lastRun(): string | undefined;
   /** Merges an adapter into its base: a GGUF file in the program's folder, and a model in Ollama if `ollama` is set. */
   merge(what: { base: Base; adapter: FileEntry[]; name: string; ollama: boolean }): Promise<{ path: string; printed: string }>;
 }

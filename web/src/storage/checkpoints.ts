@@ -1,7 +1,9 @@
 /** Storage of the checkpoints of the current run. `trainer_state.json` is written last: a folder without it is incomplete. */
 
 import type { FileEntry } from "../api/index";
+import type { Setup } from "../ui/setup";
 import { list, read, remove, write } from "./opfs";
+import type { Session } from "./session";
 
 const FOLDER = "run";
 const STATE = "trainer_state.json";
@@ -65,13 +67,42 @@ export async function loadCheckpoint(): Promise<Saved | null> {
   return { step, steps: all ?? null, files };
 }
 
-/** Notes which of the kept runs the checkpoint belongs to. */
-export const saveResult = (id: string) => write(`${FOLDER}/${RESULT}`, JSON.stringify({ id }));
+/** Notes which of the kept runs the checkpoint belongs to, and the setup that the page had with it. */
+export const saveResult = (id: string, setup: Setup | null) => write(`${FOLDER}/${RESULT}`, JSON.stringify({ id, setup }));
 
 /** The kept run that the page shows. */
-export async function loadResult(): Promise<string | null> {
+export async function loadResult(): Promise<{ id: string; setup?: Setup | null } | null> {
   const file = await read(`${FOLDER}/${RESULT}`);
-  return file && (JSON.parse(await file.text()) as { id: string }).id;
+  return file && (JSON.parse(await file.text()) as { id: string; setup?: Setup | null });
+}
+
+/** The setup of a run, and what restores it. */
+export interface RunSetup {
+  setup: Setup;
+  session: Session;
+}
+
+/** Most bytes of picked files that are kept with an unfinished run. */
+const MOST_KEPT = 64 * 2 ** 20;
+
+/** Keeps the setup of the run, with its picked files if they are not too large. */
+export async function saveRunSetup(kept: RunSetup, files: { name: string; file: Blob }[]): Promise<void> {
+  await remove(`${FOLDER}/samples`);
+  if (files.reduce((sum, { file }) => sum + file.size, 0) <= MOST_KEPT) {
+    for (const { name, file } of files) await write(`${FOLDER}/samples/${encodeURIComponent(name)}`, file);
+  }
+  await write(`${FOLDER}/setup.json`, JSON.stringify(kept));
+}
+
+export async function loadRunSetup(): Promise<RunSetup | null> {
+  const file = await read(`${FOLDER}/setup.json`);
+  return file && (JSON.parse(await file.text()) as RunSetup);
+}
+
+/** The picked files of the run; empty if they were not kept. */
+export async function loadRunSamples(): Promise<{ name: string; file: File }[]> {
+  const found = (await list(`${FOLDER}/samples`)).map(async (stored) => ({ name: decodeURIComponent(stored), file: (await read(`${FOLDER}/samples/${stored}`))! }));
+  return Promise.all(found);
 }
 
 /** Saves the recipe of the run with all defaults filled in, independent of the editor. */

@@ -22,7 +22,16 @@ export interface KeptRun {
   after: number | null;
   /** How it ranks pairs, if its objective compares answers. */
   ranking?: { margin: Change; ranked: Change };
+  /** Time of the steps. */
   seconds: number;
+  /** Time from the click to the end, if the page saw both. */
+  waited?: number;
+  /** Whether it is in the program's folder and not in this browser. */
+  folder?: boolean;
+  /** Questions that were asked in the chat, with both replies. */
+  chats?: { prompt: string; before: string; after: string }[];
+  /** What the user calls it. */
+  name?: string;
   /** The recipe with all defaults filled in. */
   recipe: string;
   replies: { prompt: string; before: string; after: string }[];
@@ -43,6 +52,9 @@ export async function keepRun(run: KeptRun, files: FileEntry[]): Promise<void> {
   for (const file of files) await write(`${FOLDER}/${run.id}/files/${baseName(file.path)}`, file.bytes as Uint8Array<ArrayBuffer>);
   await write(`${FOLDER}/${run.id}/${ABOUT}`, JSON.stringify(run));
 }
+
+/** Writes the description of a kept run anew. */
+export const renameRun = (run: KeptRun) => write(`${FOLDER}/${run.id}/${ABOUT}`, JSON.stringify(run));
 
 /** All runs, latest first. Removes incomplete ones. */
 export async function keptRuns(): Promise<KeptRun[]> {

@@ -1,5 +1,7 @@
 /** Storage of the user's choices, so that a reload restores them. */
 
+import type { Picked } from "../ui/columns";
+import type { Row } from "../ui/sheet";
 import { list, read, remove, write } from "./opfs";
 
 const FOLDER = "session";
@@ -8,10 +10,12 @@ const FILE = `${FOLDER}/session.json`;
 /** The stored choices. */
 export interface Session {
   base: { kind: "tiny" } | { kind: "file"; name: string } | { kind: "url"; url: string } | { kind: "named"; name: string };
-  data: { kind: "task"; task: string } | { kind: "files" } | { kind: "pasted"; text: string };
+  data: { kind: "task"; task: string } | { kind: "sheet"; rows: Row[] } | { kind: "files"; picked?: Picked } | { kind: "pasted"; text: string; picked?: Picked };
   recipe: string;
   /** Whether the recipe is one that the page made and the user has not changed. */
   automatic?: boolean;
+  /** Settings of a link that wait for the samples to be read. */
+  pending?: [string, string][];
 }
 
 export async function loadSession(): Promise<Session | null> {

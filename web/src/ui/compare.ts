@@ -3,7 +3,7 @@
 import uPlot from "uplot";
 import type { KeptRun } from "../storage/runs";
 import { el } from "./dom";
-import { decimal, duration, share } from "./format";
+import { decimal, duration, loss, share } from "./format";
 
 const COLORS = ["--accent", "--second", "--third", "--muted"];
 
@@ -23,8 +23,20 @@ function settings(text: string): Map<string, string> {
 }
 
 /** The name of a run in sentences. */
-export const titleOf = (run: KeptRun) =>
-  `${run.samples} on ${run.base}, ${new Date(run.ended).toLocaleString([], { dateStyle: "medium", timeStyle: "short" })}`;
+export const titleOf = (run: KeptRun) => run.name ?? `${run.samples} on ${run.base}, ${new Date(run.ended).toLocaleString([], { dateStyle: "medium", timeStyle: "short" })}`;
+
+/** Settings that say little about a run. */
+const SILENT = /^(output|device|model\.fingerprint|data\.train$)/;
+const MOST_DIFFERENCES = 3;
+
+/** The settings in which a run differs from the one before it, in words. */
+export function differences(run: KeptRun, all: KeptRun[]): string[] {
+  const older = all[all.findIndex(({ id }) => id === run.id) + 1];
+  if (!older) return [];
+  const [mine, other] = [settings(run.recipe), settings(older.recipe)];
+  const keys = [...mine.keys()].filter((key) => mine.get(key) !== other.get(key) && !SILENT.test(key) && mine.get(key)!.length < 20);
+  return keys.slice(0, MOST_DIFFERENCES).map((key) => `${key.replace(/^.*\./, "").replaceAll("_", " ")} ${mine.get(key)}`);
+}
 
 /** The comparison of several runs. */
 export function comparison(runs: KeptRun[]): HTMLElement {
@@ -37,12 +49,13 @@ export function comparison(runs: KeptRun[]): HTMLElement {
     swatch.style.background = `var(${COLORS[i]})`;
     return el("th", { scope: "col" }, swatch, titleOf(run));
   });
-  const prompts = [...new Set(runs.flatMap((run) => run.replies.map(({ prompt }) => prompt)))];
-  const answer = (run: KeptRun, prompt: string) => run.replies.find((one) => one.prompt === prompt)?.after ?? "—";
+  const said = (run: KeptRun) => [...run.replies, ...(run.chats ?? [])];
+  const prompts = [...new Set(runs.flatMap((run) => said(run).map(({ prompt }) => prompt)))];
+  const answer = (run: KeptRun, prompt: string) => said(run).find((one) => one.prompt === prompt)?.after ?? "—";
   const body = el(
     "tbody",
     {},
-    row("Loss", runs.map((run) => `${decimal(run.before, 2)} → ${decimal(run.after, 4)}`)),
+    row("Loss", runs.map((run) => `${loss(run.before)} → ${loss(run.after)}`)),
     ...(runs.some((run) => run.ranking)
       ? [
           row("Reward margin", runs.map(({ ranking }) => (ranking ? `${decimal(ranking.margin.before, 2)} → ${decimal(ranking.margin.after, 2)}` : "—"))),

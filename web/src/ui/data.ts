@@ -4,11 +4,16 @@ import type { Data, Samples } from "../api/index";
 import { loadSamples, saveSamples, type Session } from "../storage/session";
 import { alertUser, words } from "./alert";
 import { adopt, isAutomatic, setName, takeAsMade } from "./automatic";
-import { byId, choice, el } from "./dom";
+import { columnsOf, fieldsOf, showReading, type Picked } from "./columns";
+import { button, byId, choice, el } from "./dom";
 import { bytes } from "./format";
-import { base, data, recipe, table } from "./state";
+import { readFiles } from "./files";
+import { understand, type Understood } from "./pasted";
+import { MOST_ROWS, linesOf, rowsIn, sheet, type Row } from "./sheet";
+import { base, data, phase, recipe, table } from "./state";
 import { TASKS, samples } from "./tasks";
 import { samplesTable } from "./samples";
+import { applied } from "./share";
 import { getValue, quote, quoteList, setValue } from "./toml";
 
 type Kind = Session["data"]["kind"];
@@ -16,22 +21,46 @@ type Kind = Session["data"]["kind"];
 /** Largest file of samples: they are read as a whole, and the worker holds them more than once. */
 const MOST_BYTES = 512 * 2 ** 20;
 
-/** Name of pasted samples in the recipe: its ending says how the program reads them. */
-function pastedName(text: string): string {
-  const heading = text.trimStart().split("\n", 1)[0]!;
-  if (/^[[{]/.test(heading)) return "pasted.jsonl";
-  if (heading.includes("\t")) return "pasted.tsv";
-  return /^[\w" -]+(,[\w" -]+)+\r?$/.test(heading) ? "pasted.csv" : "pasted.txt";
-}
-
 /** The samples for the session storage. Files are stored separately. */
 export let dataSession: Session["data"] = { kind: "task", task: "chat" };
+
+let own: Data = [];
+
+/** Settings of a link, until the recipe for its samples is there. */
+let waiting: [string, string][] = [];
+export const pending = () => waiting;
+
+/** The page's own recipe for base and samples; null while the samples are not read. */
+export function ownRecipe(): string | null {
+  const found = table.get();
+  return found && !(found instanceof Error) ? proposed(found) : null;
+}
+
+/** The picked files as they were given. */
+export const given = (): Data => own;
+
+/** The value of `data.fields` for columns that the user or the page has picked; null for none. */
+let fields: string | null = null;
+
+/** A recipe for reading the samples: the current one, but for own samples none that the page itself made for others. */
+export function readingRecipe(): string {
+  const now = recipe.get();
+  if (!isAutomatic() || dataSession.kind === "task") return now;
+  const names = data.get().map(({ name }) => name);
+  const empty = `[model]\nbase = ${getValue(now, "model", "base") ?? '"tiny"'}\n\n[data]\ntrain = ${quoteList(names)}\n`;
+  return withFields(empty);
+}
+
+const withFields = (text: string) => (fields === null ? text : setValue(text, "data", "fields", fields));
 
 /** Uses pasted text that was typed just now. */
 export let useTyped = (): void => {};
 
-/** The recipe of the chosen example. It is for the tiny base; other bases and samples get the proposal. */
-const exampleRecipe = () => (dataSession.kind === "task" && base.get()?.kind === "tiny" ? TASKS[dataSession.task]?.recipe : undefined);
+/** The page's recipe for these samples: the example's own for the tiny base, or else the engine's proposal. */
+function proposed(found: Samples): string {
+  const own = dataSession.kind === "task" && base.get()?.kind === "tiny" ? TASKS[dataSession.task]?.recipe : undefined;
+  return own ?? withFields(found.recipe);
+}
 
 /** Starts the section. `changed` is called when the user picks samples. */
 export function dataSection(changed: () => void) {
@@ -40,8 +69,8 @@ export function dataSection(changed: () => void) {
   const pasted = byId<HTMLTextAreaElement>("data-pasted");
   for (const [name, task] of Object.entries(TASKS)) select.append(el("option", { value: name }, task.title));
 
-  /** Uses these samples and sets their names in the recipe. */
-  const use = (picked: Data) => {
+  /** Uses these samples and sets their names in the recipe. `found`: how their text was read. */
+  const use = (picked: Data, found: Understood | null = null, again: (said: Picked) => void = () => {}) => {
     const large = picked.find(({ file }) => file.size > MOST_BYTES);
     if (large) {
       alertUser(`${large.name} has ${bytes(large.file.size)}, but a browser reads samples of up to ${bytes(MOST_BYTES)}; take a part of it, or train with the program.`);
@@ -49,6 +78,17 @@ export function dataSection(changed: () => void) {
     }
     const names = picked.map((file) => file.name);
     if (names.length > 0) setName("data", "train", names.length === 1 ? quote(names[0]!) : quoteList(names));
+    const said = ("picked" in dataSession && dataSession.picked) || {};
+    const columns = found && columnsOf(found, said);
+    const repair = (text: string) => {
+      pasted.value = text;
+      usePasted();
+    };
+    showReading(found, said, again, repair);
+    const pairs = found && found.reading !== "text" && dataSession.kind === "pasted" ? rowsIn(pasted.value) : null;
+    if (pairs && pairs.length > 0 && pairs.length <= MOST_ROWS) byId("reading").append(button("Edit in the sheet", () => toSheet(pairs)));
+    fields = columns && fieldsOf(columns);
+    if (fields !== null && !isAutomatic()) setName("data", "fields", fields);
     data.set(picked);
     changed();
   };
@@ -79,11 +119,18 @@ export function dataSection(changed: () => void) {
     }
   };
 
-  const useFiles = async (given?: File[]) => {
+  /** Reads files; `said`: what the user says about them. */
+  const take = async (picked: Data, said: Picked): Promise<void> => {
+    dataSession = { kind: "files", picked: said };
+    own = picked;
+    const { data: read, found } = await readFiles(picked, said);
+    use(read, found, (other) => void take(picked, other));
+  };
+  const useFiles = async (given?: File[], said: Picked = {}) => {
     dataSession = { kind: "files" };
     const picked = (given ?? [...(files.files ?? [])]).map((file) => ({ name: file.name, file }));
-    if (picked.length === 0) return use(await loadSamples()); // the files of the last visit
-    use(picked);
+    if (picked.length === 0) return take(await loadSamples(), said); // the files of the last visit
+    await take(picked, {});
     try {
       await saveSamples(picked);
     } catch (error) {
@@ -91,10 +138,34 @@ export function dataSection(changed: () => void) {
     }
   };
 
-  const usePasted = () => {
-    dataSession = { kind: "pasted", text: pasted.value };
-    use(pasted.value.trim() ? [{ name: pastedName(pasted.value), file: new Blob([pasted.value]) }] : []);
+  const usePasted = (said: Picked = ("picked" in dataSession && dataSession.picked) || {}) => {
+    const text = pasted.value;
+    dataSession = { kind: "pasted", text, picked: text.trim() ? said : {} };
+    const found = text.trim() ? understand(text, said) : null;
+    use(found ? [{ name: found.name, file: new Blob([found.text]) }] : [], found, usePasted);
   };
+
+  let rowsTyped = 0;
+  const useSheet = (rows: Row[]) => {
+    dataSession = { kind: "sheet", rows: rows.filter((row) => row.some((text) => text !== "")) };
+    const { text, count: filled } = linesOf(rows);
+    use(filled > 0 ? [{ name: "sheet.jsonl", file: new Blob([text]) }] : []);
+  };
+  const rows = sheet(byId("sheet"), () => {
+    clearTimeout(rowsTyped);
+    rowsTyped = window.setTimeout(() => {
+      rowsTyped = 0;
+      useSheet(rows.rows());
+    }, 400);
+  });
+  /** Moves pairs of a text into the sheet. */
+  const toSheet = (found: Row[]) => {
+    kinds.pick("sheet");
+    rows.set(found);
+    useSheet(found);
+    byId("sheet").querySelector("textarea")?.focus();
+  };
+  phase.watch((now) => rows.disable(now !== "idle"));
 
   /** The example whose recipe was used last. */
   let last = "";
@@ -106,7 +177,8 @@ export function dataSection(changed: () => void) {
   const kinds = choice<Kind>(byId("data"), "data", (kind) => {
     if (kind === "task") pickTask();
     else if (kind === "files") void useFiles();
-    else usePasted();
+    else if (kind === "sheet") useSheet(rows.rows());
+    else usePasted({});
   });
   select.addEventListener("change", pickTask);
   files.addEventListener("change", () => void useFiles());
@@ -120,6 +192,11 @@ export function dataSection(changed: () => void) {
     typing = window.setTimeout(typed, 400);
   });
   useTyped = () => {
+    if (rowsTyped !== 0) {
+      clearTimeout(rowsTyped);
+      rowsTyped = 0;
+      if (dataSession.kind === "sheet") useSheet(rows.rows());
+    }
     if (typing === 0) return;
     clearTimeout(typing);
     typed();
@@ -147,29 +224,39 @@ export function dataSection(changed: () => void) {
     byId("data-list").replaceChildren(...items);
   });
 
-  const fit = (found: Samples) => {
-    adopt(found.recipe);
+  const fit = (found: Samples | null) => {
+    if (found === null) takeAsMade(); // the proposal follows once the samples are read without the recipe
+    else adopt(proposed(found));
     changed();
   };
   samplesTable(fit);
   table.watch((found) => {
-    if (!found || found instanceof Error || !isAutomatic() || exampleRecipe()) return;
-    if (recipe.get() !== found.recipe) fit(found);
+    if (!found || found instanceof Error || !isAutomatic()) return;
+    if (recipe.get() !== proposed(found)) fit(found);
+    if (waiting.length === 0) return;
+    const mine = waiting;
+    waiting = [];
+    recipe.set(applied(recipe.get(), mine));
+    changed();
   });
 
   return {
     /** Restores the samples of a session. Does not change the recipe. */
-    async restore(session: Session["data"]) {
+    async restore(session: Session["data"], settings: [string, string][] = []) {
+      waiting = settings;
       dataSession = session;
       kinds.pick(session.kind);
       if (session.kind === "task") {
         select.value = last = session.task;
         await useTask(session.task, false);
+      } else if (session.kind === "sheet") {
+        rows.set(session.rows);
+        useSheet(session.rows);
       } else if (session.kind === "pasted") {
         pasted.value = session.text;
-        usePasted();
+        usePasted(session.picked ?? {});
       } else {
-        await useFiles();
+        await useFiles(undefined, session.picked);
       }
     },
     /** The samples for a first visit. */
@@ -178,11 +265,22 @@ export function dataSection(changed: () => void) {
       last = "chat";
       await useTask("chat", true);
     },
-    /** Uses samples of a link. */
-    usePastedText(text: string) {
+    /** Uses an example of a link, with its settings. */
+    async example(name: string, settings: [string, string][]) {
+      if (!(name in TASKS)) throw new Error(`This link names the example “${name}”, which this page does not have.`);
+      kinds.pick("task");
+      select.value = last = name;
+      takeAsMade();
+      waiting = settings;
+      await useTask(name, true);
+    },
+    /** Uses samples of a link, with its settings. */
+    usePastedText(text: string, said: Picked = {}, settings: [string, string][] = []) {
+      takeAsMade();
+      waiting = settings;
       kinds.pick("pasted");
       pasted.value = text;
-      usePasted();
+      usePasted(said);
     },
   };
 }

@@ -17,7 +17,18 @@ interface Field {
 
 const whole = (value: string) => (/^\d+$/.test(value) && Number(value) > 0 ? "" : `Write a whole number from 1, not “${value}”.`);
 
+/** Highest learning rate that any optimizer takes. */
+const HIGHEST = 100;
+
+/** The first field with a value that cannot be used, in view. */
+export function wrongField(): HTMLElement | null {
+  const wrong = byId("recipe-form").querySelector<HTMLElement>("[data-wrong]");
+  if (wrong) byId<HTMLDetailsElement>("settings-details").open = true;
+  return wrong;
+}
+
 function positive(value: string): string {
+  if (Number(value) > HIGHEST) return `${value} is far above any usual rate; write one such as 1e-4.`;
   if (/^\d+,\d+$/.test(value)) return `Write ${value.replace(",", ".")}, with a point.`;
   return Number(value) > 0 && Number.isFinite(Number(value)) ? "" : `Write a number above 0, such as 1e-4, not “${value}”.`;
 }
@@ -45,6 +56,7 @@ export function form(changed: (text: string) => void) {
       const value = input.value.trim();
       const message = value === "" ? "" : field.wrong(value);
       refuse(message);
+      input.toggleAttribute("data-wrong", message !== "");
       if (message !== "") return;
       const text = key === "epochs" ? unsetValue(recipe.get(), "train", "max_steps") : recipe.get();
       changed(value === "" ? unsetValue(text, section, key) : setValue(text, section, key, value));
@@ -76,8 +88,13 @@ export function form(changed: (text: string) => void) {
       const steps = key === "epochs" ? getValue(text, "train", "max_steps") : null; // overrides epochs
       const value = steps === null ? (getValue(text, section, key) ?? "") : "";
       input.placeholder = steps === null ? usual : "—";
-      if (document.activeElement !== input && input.value !== value) refuse("");
-      show(input, value);
+      // A wrong value stays, with its reason, until its setting is changed elsewhere.
+      if (value !== input.dataset["was"]) input.removeAttribute("data-wrong");
+      input.dataset["was"] = value;
+      if (!input.hasAttribute("data-wrong")) {
+        if (document.activeElement !== input && input.value !== value) refuse("");
+        show(input, value);
+      }
       input.disabled = !free || inline;
       note.textContent = inline ? `set in the recipe, as ${section} = { … }` : steps === null ? hint : `now ${steps} steps: max_steps in the recipe`;
     }
@@ -93,7 +110,7 @@ export function form(changed: (text: string) => void) {
     markKey(wrong: string | null, message: string): boolean {
       for (const { section, key, input, refuse } of inputs) {
         if (`${section}.${key}` === wrong) refuse(message);
-        else if (document.activeElement !== input) refuse("");
+        else if (document.activeElement !== input && !input.hasAttribute("data-wrong")) refuse("");
       }
       const marked = inputs.some(({ section, key }) => `${section}.${key}` === wrong);
       if (marked) byId<HTMLDetailsElement>("settings-details").open = true;

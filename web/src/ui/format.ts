@@ -24,6 +24,9 @@ export function duration(seconds: number): string {
 /** `0.4983`, or an em dash for null. */
 export const decimal = (x: number | null, digits = 4) => (x === null ? "—" : x.toFixed(digits));
 
+/** A loss with two digits that count: `1.24`, `0.0041` */
+export const loss = (x: number | null) => (x === null ? "—" : x === 0 || x >= 0.095 ? x.toFixed(2) : x < 5e-5 ? "below 0.0001" : x.toFixed(Math.min(4, 1 - Math.floor(Math.log10(x)))));
+
 /** `4.00e-3` */
 export const scientific = (x: number) => x.toExponential(2);
 

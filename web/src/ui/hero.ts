@@ -2,7 +2,8 @@
 
 import { el, byId } from "./dom";
 import type { History } from "./history";
-import { phase, recipe } from "./state";
+import { changes } from "./setup";
+import { phase, recipe, result } from "./state";
 import { getValue, readList } from "./toml";
 
 /** A question with its replies; null for one that is not there yet. */
@@ -30,7 +31,8 @@ function planned(): Exchange[] {
 
 /** Shows the exchanges of a run, or the questions of the recipe without one. */
 export function showHero(history: History | null): void {
-  const found = history && history.replies.length > 0 ? exchanges(history) : planned();
+  const old = phase.get() === "idle" && result.get() !== null && changes.get().length > 0; // of other samples or settings
+  const found = history && history.replies.length > 0 && !old ? exchanges(history) : planned();
   const place = byId("replies");
   const busy = phase.get() !== "idle";
   const reply = (text: string | null, later: string) =>

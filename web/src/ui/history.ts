@@ -78,7 +78,13 @@ type Line =
   | ({ event: "evaluation"; step: number; eval_loss?: number; replies?: { prompt: string; reply: string }[] } & Ranking)
   | { event: "notice"; step: number; notice: string };
 
-const SMOOTHING = 0.9; // as in src/run/metrics.rs
+const SMOOTHING = 0.9; // as in src/run/metrics/history.rs
+
+/** The next smoothed loss after `count` losses: the weight of the past grows with the run, so that a short one ends near its last loss. */
+function smooth(before: number | null, count: number, loss: number): number {
+  const weight = Math.min(SMOOTHING, (1 + count) / (10 + count));
+  return before === null ? loss : weight * before + (1 - weight) * loss;
+}
 
 /** The history in the files of a checkpoint, up to step `until`. */
 export function replay(files: FileEntry[], until = Infinity): History {
@@ -91,10 +97,11 @@ export function replay(files: FileEntry[], until = Infinity): History {
   const speeds = new Map(timing.map((line) => [line.step, line.tokens_per_second]));
   const history = emptyHistory();
   let smoothed: number | null = null;
+  let losses = 0;
   for (const line of lines<Line>("metrics.jsonl")) {
     if (line.step > until) break;
     if (line.event === "step") {
-      if (line.loss !== null) smoothed = smoothed === null ? line.loss : SMOOTHING * smoothed + (1 - SMOOTHING) * line.loss;
+      if (line.loss !== null) smoothed = smooth(smoothed, losses++, line.loss);
       history.steps.push({ ...line, smoothed, tokens_per_second: speeds.get(line.step) ?? null });
     } else if (line.event === "notice") {
       history.notices.push(line);

@@ -6,6 +6,7 @@ import { alertUser, announce, words } from "./alert";
 import { isFinished } from "./buttons";
 import { byId } from "./dom";
 import { confirmed } from "./question";
+import { runSetup } from "./setup";
 import { checkpoint, phase, recipe, result, runRecipe } from "./state";
 import { unzip } from "./zip";
 
@@ -50,6 +51,7 @@ export function importSection(imported: () => void, changed: () => void): void {
     await saveCheckpoint(found.step, found.files);
     if (text !== null) await saveRunRecipe(text);
     result.set(null);
+    runSetup.set(null); // nobody knows its samples
     checkpoint.set(found);
     imported();
     runRecipe.set(text);

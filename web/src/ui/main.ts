@@ -1,16 +1,16 @@
 /** The page: restores the last visit and connects the sections. */
 
 import { forgetBases } from "../storage/bases";
-import { forgetRun, loadCheckpoint, loadResult, loadRunRecipe } from "../storage/checkpoints";
+import { forgetRun, loadCheckpoint, loadResult, loadRunRecipe, loadRunSamples, loadRunSetup } from "../storage/checkpoints";
 import { forgetHandles } from "../storage/handles";
 import { filesOfRun, forgetKeptRuns, keptRuns } from "../storage/runs";
-import { forgetSession, loadSession, saveSession } from "../storage/session";
+import { forgetSession, loadSession, saveSamples, saveSession } from "../storage/session";
 import { alertUser, words } from "./alert";
-import { isAutomatic, takeAsMade } from "./automatic";
+import { isAutomatic, setName, takeAsMade } from "./automatic";
 import { baseSection, baseSession } from "./base";
-import { dataSection, dataSession } from "./data";
+import { dataSection, dataSession, pending } from "./data";
 import { openDevice } from "./device";
-import { byId } from "./dom";
+import { button, byId } from "./dom";
 import { importSection } from "./import";
 import { keepSection } from "./keep";
 import { checkSoon, planSection } from "./plan";
@@ -18,9 +18,12 @@ import { confirmed } from "./question";
 import { recipeSection } from "./recipe";
 import { runsSection } from "./runs";
 import { readSamplesSoon } from "./samples";
-import { fromHash, type Shared } from "./share";
+import { runSetup, watchSetup } from "./setup";
+import { fromHash, type Shared } from "./link";
+import { brings, needed } from "./share";
 import { checkpoint, recipe, result, runRecipe, runs, table, trainer } from "./state";
 import { talkSection } from "./talk";
+import { quote } from "./toml";
 import { trainingSection } from "./training";
 
 let saving = 0;
@@ -32,7 +35,7 @@ function saveSoon(): void {
   if (!owner) return;
   clearTimeout(saving);
   saving = window.setTimeout(() => {
-    saveSession({ base: baseSession, data: dataSession, recipe: recipe.get(), automatic: isAutomatic() }).catch((error: unknown) =>
+    saveSession({ base: baseSession, data: dataSession, recipe: recipe.get(), automatic: isAutomatic(), pending: pending() }).catch((error: unknown) =>
       alertUser(`The recipe could not be saved in this browser: ${words(error)}. Download it before you leave the page.`),
     );
   }, 300);
@@ -48,13 +51,32 @@ const bases = baseSection(changed);
 const samples = dataSection(changed);
 planSection();
 recipeSection(changed);
-const training = trainingSection();
+const training = trainingSection(back);
 importSection(training.restore, changed);
 talkSection();
 keepSection();
 runsSection(training.restore, changed);
 trainer.watch(() => readSamplesSoon());
 table.watch(() => checkSoon()); // the recipe fits the samples by then
+
+/** Restores samples and settings of the unfinished run. */
+async function back(): Promise<void> {
+  const kept = await loadRunSetup();
+  if (!kept) return;
+  const { base, data, recipe: text, automatic } = kept.session;
+  if (data.kind === "files") {
+    const files = await loadRunSamples();
+    if (files.length === 0) return alertUser("The files of the run are too large to be kept with it; pick them again to continue.");
+    await saveSamples(files);
+  }
+  recipe.set(text);
+  if (automatic) takeAsMade();
+  if (kept.setup.base !== runSetup.get()?.base || JSON.stringify(base) !== JSON.stringify(baseSession)) await bases.restore(base);
+  await samples.restore(data);
+  recipe.set(text);
+  if (automatic) takeAsMade();
+  changed();
+}
 
 /** Restores the last visit. */
 async function restore(): Promise<void> {
@@ -63,22 +85,25 @@ async function restore(): Promise<void> {
     recipe.set(session.recipe);
     if (session.automatic) takeAsMade();
     await bases.restore(session.base);
-    await samples.restore(session.data);
+    await samples.restore(session.data, session.pending);
   } else {
     await samples.begin();
   }
   if (shared) offerLink(shared, session !== null);
   runs.set(await keptRuns());
   checkpoint.set(await loadCheckpoint());
-  const shown = await shownRun();
+  const [shown, setup] = await shownRun();
+  runSetup.set(setup);
+  watchSetup();
   if (shown) result.set({ id: shown.id, step: shown.step, steps: shown.steps, files: await filesOfRun(shown.id) });
   runRecipe.set((await loadRunRecipe()) ?? shown?.recipe ?? null);
   training.restore();
 }
 
 async function shownRun() {
-  const id = await loadResult();
-  return runs.get().find((run) => run.id === id);
+  const found = await loadResult();
+  const setup = found ? (found.setup ?? null) : ((await loadRunSetup())?.setup ?? null);
+  return [runs.get().find((run) => run.id === found?.id), setup] as const;
 }
 
 /** The contents of the link that opened the page. */
@@ -86,23 +111,36 @@ function linked(): Shared | null {
   try {
     return fromHash(location.hash);
   } catch {
-    alertUser("This link was cut off or changed on its way, so its recipe cannot be read; ask for it again.");
+    alertUser("This link was cut off or changed on its way, so it cannot be read; ask for it again.");
     return null;
   }
 }
 
-/** Uses the recipe and samples of a link, after a question if they would replace others. */
+/** Uses base, samples and settings of a link, after a question if they would replace others. */
 function offerLink(shared: Shared, asks: boolean): void {
+  const { base, task, text, recipe: whole } = shared;
+  const said = brings(shared);
   const use = async () => {
     history.replaceState(null, "", location.pathname + location.search);
-    if (shared.text !== undefined) samples.usePastedText(shared.text);
-    else await samples.restore({ kind: "task", task: shared.task ?? "chat" });
-    recipe.set(shared.recipe);
+    await bases.restore(base ? ("url" in base ? { kind: "url", url: base.url } : { kind: "file", name: base.file }) : { kind: "tiny" });
+    takeAsMade();
+    setName("model", "base", quote(base ? ("url" in base ? base.url : base.file) : "tiny"));
+    if (text === undefined) await samples.example(task ?? "chat", shared.changes ?? []);
+    else samples.usePastedText(text, shared.picked, shared.changes);
+    if (whole !== undefined) recipe.set(whole);
     changed();
+    const note = byId("link-note");
+    note.replaceChildren(`From a link: ${said}.${needed(base)} `, button("Dismiss", () => note.replaceChildren(), { class: "link" }));
   };
-  if (!asks) return void use();
-  alertUser("This link brings a recipe and samples. Using them replaces those that are shown below; finished runs stay.", { text: "Use those of the link", act: () => void use() });
+  if (!asks) return void use().catch((error: unknown) => alertUser(words(error)));
+  alertUser(`This link brings ${said}. Using them replaces those that are shown below; finished runs stay.`, { text: "Use those of the link", act: () => void use() });
 }
+
+// A link that is opened in the tab that shows the page only changes its end.
+addEventListener("hashchange", () => {
+  const shared = linked();
+  if (shared) offerLink(shared, true);
+});
 
 const forgetAll = () => Promise.all([forgetRun(), forgetKeptRuns(), forgetSession(), forgetBases(), forgetHandles()]);
 

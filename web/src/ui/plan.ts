@@ -4,8 +4,10 @@ import { RecipeError, type Check } from "../api/index";
 import { announce } from "./alert";
 import { byId, el } from "./dom";
 import { bytes, count, percent, plural } from "./format";
+import { about, seconds } from "./pace";
 import { isReading } from "./samples";
-import { base, checked, data, phase, recipe, result, stale, trainer } from "./state";
+import { changes } from "./setup";
+import { base, checked, data, phase, recipe, result, stale, table as samplesRead, trainer } from "./state";
 
 const PAUSE = 400; // ms without a change
 
@@ -26,6 +28,11 @@ async function check(): Promise<void> {
   if (running || phase.get() !== "idle" || isReading()) return;
   const [device, model, samples] = [trainer.get(), base.get(), data.get()];
   if (!device || !model || samples.length === 0) return checked.set(null);
+  const unread = samplesRead.get();
+  if (unread instanceof Error) {
+    stale.set(false);
+    return checked.set(unread);
+  }
   running = true;
   byId("plan").setAttribute("aria-busy", "true");
   const found: Check | Error = await device
@@ -46,13 +53,13 @@ export function planSection(): void {
     plan.replaceChildren(...(found instanceof Error ? failure(found) : found ? summary(found) : [missing()]));
     byId("plan-table").replaceChildren(...(found && !(found instanceof Error) ? table(found) : []));
     byId("plan-box").hidden = !found || found instanceof Error;
-    plan.hidden = !(found instanceof Error) && (phase.get() !== "idle" || result.get() !== null);
+    plan.hidden = !(found instanceof Error) && (phase.get() !== "idle" || (result.get() !== null && changes.get().length === 0));
   };
   checked.watch((found) => {
     if (found && !(found instanceof Error)) announce(`Plan: ${count(found.steps)} steps, ${bytes(found.plan.bytes)} on the GPU.`);
     if (found instanceof Error) announce(found.message);
   });
-  for (const cell of [checked, phase, result]) cell.watch(show);
+  for (const cell of [checked, phase, result, changes]) cell.watch(show);
   for (const cell of [base, data, trainer]) cell.watch(() => checked.set(null));
 }
 
@@ -68,13 +75,19 @@ function missing(): HTMLElement {
 
 function failure(error: Error): HTMLElement[] {
   if (error instanceof RecipeError) return [el("p", { class: "error" }, "A setting has an error: see Settings.")];
+  const known = samplesRead.get();
+  if (known instanceof Error && known.message === error.message) return [el("p", { class: "error" }, "The samples have an error: see Samples.")];
   return [el("p", { class: "error" }, error.message)];
 }
 
 /** One sentence for everybody. */
 function summary(check: Check): HTMLElement[] {
-  const text = `${plural(check.steps, "step")} over ${plural(check.train.samples, "sample")}. Needs ${bytes(check.plan.bytes)} of GPU memory.`;
-  const warnings = check.warnings.map((warning) => el("li", {}, warning));
+  const time = seconds(check);
+  const text = `${plural(check.steps, "step")} over ${plural(check.train.samples, "sample")}${time === null ? "" : `, ${about(time)}`}. Needs ${bytes(check.plan.bytes)} of GPU memory.`;
+  // Those of the samples stand beside them.
+  const read = samplesRead.get();
+  const known = read && !(read instanceof Error) ? read.warnings : [];
+  const warnings = check.warnings.filter((warning) => !known.includes(warning)).map((warning) => el("li", {}, warning));
   return [el("p", { class: "note" }, text), ...(warnings.length > 0 ? [el("ul", { class: "warnings", "aria-label": "Warnings" }, ...warnings)] : [])];
 }
 

@@ -5,8 +5,11 @@ import { charts } from "./charts";
 import { byId } from "./dom";
 import { decimal, duration } from "./format";
 import { showHero } from "./hero";
+import { evaluationsAfter } from "./pace";
 import { emptyHistory, record, type History } from "./history";
-import { phase, recipe } from "./state";
+import { changes } from "./setup";
+import { phase, recipe, runRecipe } from "./state";
+import { getValue } from "./toml";
 
 /** Number of recent steps for the estimate of the remaining time. */
 const RECENT = 10;
@@ -42,16 +45,19 @@ export function progress() {
     if (!drawing) requestAnimationFrame(draw);
     drawing = true;
   };
-  for (const cell of [recipe, phase]) cell.watch(drawSoon);
+  for (const cell of [recipe, phase, changes]) cell.watch(drawSoon);
 
-  /** Estimated seconds to the end: of the steps, and of the evaluation at the end. */
+  /** Estimated seconds to the end: of the steps, and of the evaluations among them and at the end. */
   const left = (step: number) => {
     const each = recent.reduce((sum, s) => sum + s, 0) / Math.max(recent.length, 1);
     const evaluation = aside.count > 0 ? aside.seconds / aside.count : 0;
-    return (steps - step) * each + evaluation;
+    const every = Number(getValue(runRecipe.get() ?? "", "eval", "steps") ?? 0);
+    return (steps - step) * each + evaluationsAfter(step, every, steps) * evaluation;
   };
 
+  let tokens = 0;
   const takeStep = (event: Extract<Event, { event: "step" }>) => {
+    tokens += event.tokens;
     recent = [...recent, event.seconds].slice(-RECENT);
     const rest = event.step < steps ? `, ${duration(left(event.step))} left` : "";
     bar.value = event.step;
@@ -64,7 +70,7 @@ export function progress() {
     /** Shows a run with its history so far; null for no run. */
     begin(known: History | null, step: number, all: number) {
       history = known;
-      [steps, recent] = [all, []];
+      [steps, recent, tokens] = [all, [], 0];
       aside = { seconds: 0, count: 0, since: 0 };
       byId("progress").hidden = known === null;
       byId("charts-box").hidden = known === null || known.steps.length === 0;
@@ -92,7 +98,7 @@ export function progress() {
       }
       if (event.event === "phase") {
         aside.since ||= performance.now();
-        text.textContent = `${at ? `${at}. ` : ""}${PHASES[event.phase]}: ${event.done} of ${event.of}`;
+        text.textContent = `${at ? `${at}. ` : ""}${(PHASES as Record<string, string>)[event.phase] ?? "Answering general questions"}: ${event.done} of ${event.of}`;
       } else if (aside.since > 0 && (event.event === "step" || event.event === "done")) {
         aside = { seconds: aside.seconds + (performance.now() - aside.since) / 1000, count: aside.count + 1, since: 0 };
       }
@@ -102,6 +108,8 @@ export function progress() {
       }
       drawSoon();
     },
+    /** Tokens of the steps that were seen, and the evaluations. */
+    measured: () => ({ tokens, evaluations: { seconds: aside.seconds, count: aside.count } }),
     /** The history of the run. */
     history: () => history ?? emptyHistory(),
   };

@@ -1,12 +1,17 @@
 /** The kept runs: open one again, compare several, delete. */
 
+import "./runs.css";
+import { isNative } from "../api/engine";
 import { forgetRun, saveResult } from "../storage/checkpoints";
-import { filesOfRun, forgetKeptRun, type KeptRun } from "../storage/runs";
+import type { KeptRun } from "../storage/runs";
 import { alertUser, announce, words } from "./alert";
-import { MOST, comparison, titleOf } from "./compare";
+import { MOST, comparison, differences, titleOf } from "./compare";
 import { button, byId, el } from "./dom";
-import { decimal } from "./format";
+import { loss, plural } from "./format";
 import { confirmed } from "./question";
+import { filesOf, forget, update, watchFolder } from "./kept";
+import { uniqueName } from "./names";
+import { runSetup, setupNow } from "./setup";
 import { checkpoint, phase, recipe, result, runRecipe, runs } from "./state";
 
 /** Starts the section. `changed` is called when a run's recipe replaces the current one. */
@@ -19,8 +24,9 @@ export function runsSection(restore: () => void, changed: () => void): void {
     if (saved && !result.get() && !(await confirmed(question, "Delete the unfinished run"))) return;
     await forgetRun();
     checkpoint.set(null);
-    const files = await filesOfRun(run.id);
-    await saveResult(run.id);
+    const files = await filesOf(run);
+    runSetup.set(setupNow()); // changes after this show a new plan
+    await saveResult(run.id, runSetup.get());
     result.set({ id: run.id, step: run.step, steps: run.steps, files });
     runRecipe.set(run.recipe);
     restore();
@@ -33,9 +39,26 @@ export function runsSection(restore: () => void, changed: () => void): void {
     changed();
     announce("The settings of the run are in the recipe.");
   };
+  const rename = (run: KeptRun) => {
+    const field = el("input", { "aria-label": `Name of ${titleOf(run)}`, class: "rename" });
+    field.value = titleOf(run);
+    const end = (name: string) => {
+      const renamed = { ...run, name: uniqueName(name.trim() || titleOf(run), runs.get().filter(({ id }) => id !== run.id)) };
+      attempt(update(renamed));
+    };
+    field.addEventListener("keydown", (event) => {
+      if (event.key === "Enter") field.blur();
+      if (event.key === "Escape") field.value = titleOf(run);
+      if (event.key === "Escape") field.blur();
+    });
+    field.addEventListener("blur", () => end(field.value), { once: true });
+    byId(`run-${run.id}`).querySelector("b")!.replaceWith(field);
+    field.focus();
+    field.select();
+  };
   const remove = async (run: KeptRun) => {
-    if (!(await confirmed(`Delete the run of ${titleOf(run)}, with its adapter and report?`, "Delete the run"))) return;
-    await forgetKeptRun(run.id);
+    if (!(await confirmed(isNative() ? `Take the run of ${titleOf(run)} off this list? Its folder stays.` : `Delete the run of ${titleOf(run)}, with its adapter and report?`, "Delete the run"))) return;
+    await forget(run);
     chosen.delete(run.id);
     if (result.get()?.id === run.id) {
       await forgetRun();
@@ -73,12 +96,14 @@ export function runsSection(restore: () => void, changed: () => void): void {
     };
     const buttons = [
       act(shown ? "Open now" : "Open", () => attempt(open(run)), shown),
+      act("Rename", () => rename(run), false),
       act("Use settings", () => reuse(run), false),
       act("Delete", () => attempt(remove(run)), false),
     ];
-    const loss = `${decimal(run.before, 2)} → ${decimal(run.after, 2)}`;
-    const about = el("div", {}, el("b", {}, loss), ` ${name}, ${run.steps} steps`);
-    return el("li", shown ? { class: "shown" } : {}, box, about, el("div", { class: "acts" }, ...buttons));
+    const change = `${loss(run.before)} → ${loss(run.after)}`;
+    const when = new Date(run.ended).toLocaleString([], { dateStyle: "medium", timeStyle: "short" });
+    const about = el("div", {}, el("b", {}, name), el("p", { class: "note" }, [`loss ${change}`, plural(run.steps, "step"), ...differences(run, runs.get()), `on ${run.base}`, when].join(" · ")));
+    return el("li", { id: `run-${run.id}`, ...(shown && { class: "shown" }) }, box, about, el("div", { class: "acts" }, ...buttons));
   };
 
   const show = () => {
@@ -90,4 +115,5 @@ export function runsSection(restore: () => void, changed: () => void): void {
   };
   byId("runs-title").tabIndex = -1;
   for (const cell of [runs, result, phase]) cell.watch(show);
+  watchFolder();
 }

@@ -4,10 +4,13 @@ import type { SampleRow, Samples } from "../api/index";
 import { isAutomatic } from "./automatic";
 import { button, byId, el } from "./dom";
 import { count, percent, plural } from "./format";
+import { readingRecipe } from "./data";
+import { sampleText } from "./markup";
 import { base, data, phase, recipe, table, trainer } from "./state";
 
 const PAUSE = 300; // ms without a change
 const FEW = 4; // rows at first
+const MORE = 100; // rows with each click
 const BINS = 24;
 
 let timer = 0;
@@ -42,7 +45,7 @@ async function readSamples(free: boolean): Promise<void> {
   const mine = ++asked;
   byId("samples").setAttribute("aria-busy", "true");
   const found = await device
-    .samples({ base: model, data: picked, recipe: recipe.get() })
+    .samples({ base: model, data: picked, recipe: readingRecipe() })
     .catch((error: unknown) => (error instanceof Error ? error : new Error(String(error))));
   if (mine === asked) show(found);
 }
@@ -53,23 +56,24 @@ function show(found: Samples | Error | null): void {
 }
 
 /** Starts the table. `fit` makes the recipe fit the samples. */
-export function samplesTable(fit: (samples: Samples) => void): void {
+export function samplesTable(fit: (samples: Samples | null) => void): void {
   const place = byId("samples");
-  let all = false;
+  let view: View = { rows: FEW, find: "", exact: false };
   const show = () => {
     const found = table.get();
     place.setAttribute("aria-busy", "false");
     if (found === null) place.replaceChildren(waiting());
-    else if (found instanceof Error) place.replaceChildren(el("p", { class: "error" }, found.message));
-    else place.replaceChildren(...parts(found, all, showAll), ...fitting(found, fit));
+    else if (found instanceof Error) place.replaceChildren(el("p", { class: "error" }, found.message), ...wayOut(fit));
+    else place.replaceChildren(...parts(found, view, more), ...fitting(found, fit));
   };
-  const showAll = () => {
-    all = true;
+  const more = (next: View) => {
+    const used = document.activeElement?.id;
+    view = next;
     show();
-    place.querySelector<HTMLElement>(".samples")?.focus();
+    (used ? byId(used) : place.querySelector<HTMLElement>(".samples"))?.focus();
   };
   table.watch(() => {
-    all = false;
+    view = { rows: FEW, find: "", exact: view.exact };
     show();
   });
   for (const cell of [recipe, data, trainer]) cell.watch(show);
@@ -81,24 +85,54 @@ function waiting(): HTMLElement {
   return el("p", { class: "note" }, trainer.get() ? "Reading the samples …" : "The samples are shown once the GPU is open.");
 }
 
-function parts(found: Samples, all: boolean, showAll: () => void): HTMLElement[] {
+/** What the table shows: a number of rows, of those with a text. */
+interface View {
+  rows: number;
+  find: string;
+  /** Whether control tokens and lengths are shown. */
+  exact: boolean;
+}
+
+/** The switch for control tokens and lengths. */
+function exactly(view: View, more: (next: View) => void): HTMLElement {
+  const box = el("input", { type: "checkbox", id: "samples-exact" });
+  box.checked = view.exact;
+  box.addEventListener("change", () => more({ ...view, exact: box.checked }));
+  return el("label", { class: "exact" }, box, " Exact tokens and lengths");
+}
+
+/** The field that finds samples, once there are more than a few. */
+function finder(found: Samples, view: View, more: (next: View) => void): HTMLElement[] {
+  if (found.rows.length <= MORE) return [];
+  const field = el("input", { type: "search", id: "samples-find", "aria-label": "Find in the samples", placeholder: "Find in the samples" });
+  field.value = view.find;
+  field.addEventListener("input", () => more({ ...view, rows: FEW, find: field.value }));
+  return [field];
+}
+
+function parts(found: Samples, view: View, showMore: (next: View) => void): HTMLElement[] {
   const { samples, tokens, loss_tokens } = found.counts;
   const longest = found.lengths.reduce((most, length) => Math.max(most, length), 0);
   const sizes = `${plural(samples, "sample")}, ${plural(tokens, "token")}; the longest has ${count(longest)}.`;
   const trained = ` Training teaches the marked text, ${percent(loss_tokens / Math.max(tokens, 1))} of the tokens.`;
-  const rows = found.rows.slice(0, all ? found.rows.length : FEW).map(row);
+  const wanted = view.find.toLowerCase();
+  const all = found.rows.filter(({ pieces }) => wanted === "" || pieces.map(({ text }) => text).join("").toLowerCase().includes(wanted));
+  const rows = all.slice(0, view.rows).map((one) => row(one, view.exact));
   const head = el("tr", {}, el("th", { scope: "col" }, "Sample"), el("th", { scope: "col" }, "Tokens"));
   const body = el("table", {}, el("thead", {}, head), el("tbody", {}, ...rows));
   const box = el("div", { class: "samples", tabindex: "0", role: "region", "aria-label": "Table of samples" }, body);
-  const rest = found.rows.length - rows.length;
-  const more = rest > 0 ? [button(`Show ${rest} more`, showAll, { class: "quiet" })] : [];
+  const rest = Math.min(all.length - rows.length, MORE);
+  const more: HTMLElement[] = rest > 0 ? [button(`Show ${rest} more`, () => showMore({ ...view, rows: rows.length + rest }), { class: "quiet" })] : [];
+  const unseen = samples - found.rows.length;
+  if (rest <= 0 && unseen > 0 && found.rows.every(({ side }) => side === null)) more.push(el("p", { class: "note" }, `${plural(unseen, "more sample")} cannot be seen here.`));
+  if (rows.length === 0) more.push(el("p", { class: "note" }, "No sample has this text."));
   const warnings = found.warnings.map((warning) => el("li", {}, warning));
   const list = warnings.length > 0 ? [el("ul", { class: "warnings", "aria-label": "Notes on the samples" }, ...warnings)] : [];
-  return [el("p", { class: "note" }, sizes + trained), lengths(found.lengths), box, ...more, ...list];
+  return [el("p", { class: "note" }, sizes + trained), ...(view.exact ? [lengths(found.lengths)] : []), ...finder(found, view, showMore), box, ...more, exactly(view, showMore), ...list];
 }
 
-function row({ origin, side, tokens, pieces }: SampleRow): HTMLElement {
-  const text = pieces.map((piece) => (piece.loss ? el("mark", {}, piece.text) : piece.text));
+function row({ origin, side, tokens, pieces }: SampleRow, exact: boolean): HTMLElement {
+  const text = sampleText(pieces, exact);
   const which = side === null ? [] : [el("small", {}, `${side} `)];
   return el("tr", { title: origin }, el("td", {}, ...which, ...text), el("td", {}, count(tokens)));
 }
@@ -120,8 +154,14 @@ function lengths(all: number[]): HTMLElement {
   return el("div", { class: "lengths" }, picture, ends);
 }
 
+/** What to do about samples that the user's own recipe cannot read. */
+function wayOut(fit: (samples: null) => void): HTMLElement[] {
+  if (isAutomatic() || phase.get() !== "idle") return [];
+  return [button("Propose a recipe for these samples", () => fit(null))];
+}
+
 /** The proposal, if the recipe is not the page's own. */
-function fitting(found: Samples, fit: (samples: Samples) => void): HTMLElement[] {
+function fitting(found: Samples, fit: (samples: Samples | null) => void): HTMLElement[] {
   if (isAutomatic() || phase.get() !== "idle") return [];
   const act = button("Fit the recipe to these samples", () => fit(found), { class: "link" });
   return [el("p", { class: "note" }, `The recipe is yours. Proposed for these samples: ${found.proposal}. `, act)];

@@ -3,6 +3,7 @@
 import { DeviceLost, type FileEntry, type Message } from "../api/index";
 import { alertUser, words } from "./alert";
 import { reopenDevice } from "./device";
+import { recordChat } from "./kept";
 import { byId, el } from "./dom";
 import { adapter, base, checkpoint, phase, result, trainer } from "./state";
 
@@ -116,6 +117,10 @@ export function talkSection(): void {
       await plain.ask(text, null, mine);
       const saved = adapter();
       if (saved && !mine.over) await adapted.ask(text, saved.files, mine);
+      // The first question of a conversation can be compared.
+      if (saved && !mine.over && !mine.stopped && adapted.messages.length === 2) {
+        await recordChat(text, plain.messages.at(-1)!.content, adapted.messages.at(-1)!.content);
+      }
     } catch (error) {
       if (error instanceof DeviceLost) await reopenDevice();
       alertUser(words(error));

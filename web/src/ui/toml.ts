@@ -82,6 +82,10 @@ const find = (text: string, section: string, key: string) =>
 /** Whether the text has a section as an inline table: `train = { … }`. */
 export const isInline = (text: string, section: string) => find(text, "", section) !== undefined;
 
+/** All values as written, under `section.key`. */
+export const allValues = (text: string): Map<string, string> =>
+  new Map(scan(text).values.map(({ section, key, start, end }) => [section === "" ? key : `${section}.${key}`, text.slice(start, end)]));
+
 /** The value as written in the text, or null if the key is missing. */
 export function getValue(text: string, section: string, key: string): string | null {
   const place = find(text, section, key);

@@ -1,13 +1,13 @@
 /** The training section: start, pause, resume and stop. Checkpoints are saved as they arrive. */
 
-import { DeviceLost, type Event, type FileEntry, type Run } from "../api/index";
-import { REPORT, forgetRun, saveCheckpoint, saveResult, saveRunRecipe, stepOf } from "../storage/checkpoints";
+import { DeviceLost, type Check, type Event, type FileEntry, type Run } from "../api/index";
+import { REPORT, forgetRun, saveCheckpoint, saveResult, saveRunRecipe, saveRunSetup, stepOf } from "../storage/checkpoints";
 import { isNative } from "../api/engine";
 import { StorageFull } from "../storage/opfs";
-import { keepRun, type KeptRun } from "../storage/runs";
+import type { KeptRun } from "../storage/runs";
 import { alertUser, announce, clearAlert, words } from "./alert";
 import { isFinished, runButtons } from "./buttons";
-import { useTyped } from "./data";
+import { dataSession, given, useTyped } from "./data";
 import { reopenDevice } from "./device";
 import { byId } from "./dom";
 import { showFinish } from "./finish";
@@ -17,18 +17,27 @@ import { isShortage, lighter } from "./lighter";
 import { progress } from "./progress";
 import { confirmed } from "./question";
 import { readSamplesNow } from "./samples";
+import { isAutomatic } from "./automatic";
+import { baseSession } from "./base";
+import { wrongField } from "./form";
+import { keep, newId } from "./kept";
+import { noteSpeed } from "./pace";
+import { newName } from "./names";
+import { changes, runSetup, setupNow } from "./setup";
 import { base, checked, checkpoint, data, phase, recipe, result, runRecipe, runs, stale, table, trainer } from "./state";
 
 const TITLE = document.title;
 const isReport = (file: FileEntry) => file.path.endsWith(REPORT);
 
 /** Starts the section. */
-export function trainingSection() {
+export function trainingSection(back: () => Promise<void>) {
   const shown = progress();
   let run: Run | null = null;
   let steps = 0;
   let planned = false;
   let cancelled = false;
+  /** When the run was started here; 0 for one that was resumed or found. */
+  let began = 0;
 
   /** Saves the state after `step`. If the storage is full, the run is paused and the state stays in memory. */
   const save = async (step: number, files: FileEntry[]): Promise<boolean> => {
@@ -95,14 +104,17 @@ export function trainingSection() {
     }
   };
   const keepResult = async (event: Extract<Event, { event: "done" }>, files: FileEntry[]) => {
-    const kept = describe(event, shown.history(), runRecipe.get() ?? recipe.get());
+    const waited = began === 0 ? undefined : (performance.now() - began) / 1000;
+    const described = describe(event, shown.history(), runRecipe.get() ?? recipe.get());
+    const kept = { ...described, name: newName(described, runs.get()), ...(waited !== undefined && { waited }) };
     try {
-      await keepRun(kept, files);
-      await saveResult(kept.id);
+      await keep(kept, files);
+      await saveResult(kept.id, runSetup.get());
     } catch (error) {
       alertUser(`The adapter is finished but could not be saved: ${words(error)}. Download it before you leave the page.`);
     }
-    runs.set([kept, ...runs.get()]);
+    noteSpeed(planOf(checked.get())?.work, shown.measured().tokens, event.seconds, shown.measured().evaluations);
+    runs.set([kept, ...runs.get().filter(({ id }) => id !== kept.id)]);
     result.set({ id: kept.id, step: event.adapter_of_step, steps, files });
   };
 
@@ -110,6 +122,9 @@ export function trainingSection() {
     useTyped();
     const [device, model] = [trainer.get(), base.get()];
     if (!device || !model || data.get().length === 0) return;
+    const wrong = wrongField();
+    if (wrong) return wrong.focus();
+    if (changes.get().length > 0 && !(await leave())) return;
     clearAlert();
     planned = false;
     cancelled = false;
@@ -119,13 +134,40 @@ export function trainingSection() {
     if (matchMedia("(max-width: 800px)").matches) byId("train").scrollIntoView({ block: "start" }); // its button is elsewhere
     void stayAwake();
     const from = isFinished() ? null : checkpoint.get();
+    began = from ? 0 : performance.now();
     await follow(async () => {
       // A mistake in the samples shows before the model is loaded; the recipe may follow the samples.
       const found = await readSamplesNow();
       if (found instanceof Error) throw found;
+      if (!from) await keepSetup();
       const what = { base: model, data: data.get(), recipe: recipe.get() };
       return device.train(from ? { ...what, checkpoint: from.files } : what);
     });
+  };
+
+  /** Leaves the run that is shown, after a question if it is unfinished. */
+  const leave = async (): Promise<boolean> => {
+    const saved = checkpoint.get();
+    const question = `Train anew? This deletes the unfinished run, trained up to step ${saved?.step}.`;
+    if (saved && !isFinished() && !(await confirmed(question, "Delete the unfinished run"))) return false;
+    await forget();
+    return true;
+  };
+  const forget = async () => {
+    await forgetRun();
+    checkpoint.set(null);
+    result.set(null);
+    runRecipe.set(null);
+    runSetup.set(null);
+    shown.begin(null, 0, 0);
+  };
+
+  /** Notes base, samples and settings of the run that begins. */
+  const keepSetup = async () => {
+    runSetup.set(setupNow());
+    const session = { base: baseSession, data: dataSession, recipe: recipe.get(), automatic: isAutomatic() };
+    const files = dataSession.kind === "files" ? given() : [];
+    await saveRunSetup({ setup: runSetup.get()!, session }, files).catch((error: unknown) => alertUser(`The samples could not be kept with the run: ${words(error)}.`));
   };
 
   /** Follows the run of the program behind the page, which goes on while the page is closed or reloaded. */
@@ -134,6 +176,7 @@ export function trainingSection() {
     if (!found || phase.get() !== "idle") return;
     planned = false;
     cancelled = false;
+    began = 0;
     result.set(null);
     phase.set("starting");
     shown.wait("Returning to the run …");
@@ -195,11 +238,7 @@ export function trainingSection() {
     const saved = checkpoint.get();
     const unfinished = !isFinished() && saved;
     if (unfinished && !(await confirmed(`Start over? This deletes the unfinished run, trained up to step ${saved.step}.`, "Delete the run"))) return;
-    await forgetRun();
-    checkpoint.set(null);
-    result.set(null);
-    runRecipe.set(null);
-    shown.begin(null, 0, 0);
+    await forget();
     byId("start").focus();
   };
 
@@ -222,10 +261,11 @@ export function trainingSection() {
     phase.set("stopping");
     run?.stop();
   });
+  byId("back").addEventListener("click", () => void back().catch((error: unknown) => alertUser(words(error))));
   byId("discard").addEventListener("click", () => void startOver());
 
   runButtons();
-  for (const cell of [result, runs]) cell.watch(showFinish);
+  for (const cell of [result, runs, changes]) cell.watch(showFinish);
 
   // A tab in the background shows how far it is.
   phase.watch((now) => {
@@ -235,6 +275,8 @@ export function trainingSection() {
 
   return { restore, attach };
 }
+
+const planOf = (found: Check | Error | null): Check | null => (found instanceof Error ? null : found);
 
 /** The tokens of every sample, as far as they are known. */
 function lengths(): number[] {
@@ -252,7 +294,7 @@ async function stayAwake(): Promise<void> {
 function describe(event: Extract<Event, { event: "done" }>, history: History, text: string): KeptRun {
   const [model, compared] = [base.get(), ranking(history)];
   return {
-    id: crypto.randomUUID(),
+    id: newId(),
     ended: new Date().toISOString(),
     samples: data.get().map(({ name }) => name.replace(/^.*\//, "")).join(", "),
     base: model?.kind === "file" ? model.file.name : model?.kind === "url" ? model.url : model?.kind === "named" ? model.name : "tiny",

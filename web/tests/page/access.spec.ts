@@ -35,7 +35,7 @@ test("first visit, no samples, wrong settings, wrong recipe", async ({ page }) =
   await expect(page.getByRole("region", { name: "Table of samples" })).toBeVisible();
   expect(await complaints(page)).toEqual([]);
   await openSettings(page);
-  await page.getByLabel("Rank").fill("abc");
+  await page.getByLabel("Rank", { exact: true }).fill("abc");
   await page.getByLabel("A GGUF at a URL").check();
   await page.getByLabel("Pasted text").check();
   await expect(page.locator("#samples")).toContainText("No samples yet");

@@ -8,7 +8,7 @@ import { alert, open, openRecipe, openSettings, reached, saved, stored, trainToT
 test("the form writes the recipe, and the recipe fills the form", async ({ page }) => {
   await open(page);
   await openSettings(page);
-  await page.getByLabel("Rank").fill("8");
+  await page.getByLabel("Rank", { exact: true }).fill("8");
   await openRecipe(page);
   const text = page.getByLabel("Recipe as TOML");
   await expect(text).toHaveValue(/\nrank = 8 +# default: 16/);
@@ -41,7 +41,7 @@ test("pasted samples, recipe and a URL survive a reload", async ({ page }) => {
   await page.getByLabel("JSON Lines, a table").fill('{"prompt": "Hello!", "completion": "Ahoy!"}');
   await expect(page.getByLabel("Recipe as TOML")).toHaveValue(/train = "pasted.jsonl"/);
   await openSettings(page);
-  await page.getByLabel("Rank").fill("7");
+  await page.getByLabel("Rank", { exact: true }).fill("7");
   await page.getByLabel("A GGUF at a URL").check();
   await page.getByLabel("URL", { exact: true }).fill("https://example.org/a.gguf");
   await page.getByLabel("URL", { exact: true }).blur();
@@ -49,7 +49,7 @@ test("pasted samples, recipe and a URL survive a reload", async ({ page }) => {
   await stored(page, "example.org");
   await page.goto("/");
   await expect(page.getByLabel("JSON Lines, a table")).toHaveValue(/Ahoy!/);
-  await expect(page.getByLabel("Rank")).toHaveValue("7");
+  await expect(page.getByLabel("Rank", { exact: true })).toHaveValue("7");
   await expect(page.getByLabel("URL", { exact: true })).toHaveValue("https://example.org/a.gguf");
   await expect(page.getByLabel("Recipe as TOML")).toHaveValue(/train = "pasted.jsonl"/);
   await expect(page.getByRole("button", { name: "Download it" })).toBeVisible(); // nothing is fetched from elsewhere unasked
@@ -108,7 +108,7 @@ test("a run in a closed tab can be resumed from the last checkpoint", async ({ p
 test("a downloaded checkpoint can be imported in another browser", async ({ page, browser }) => {
   await open(page, "?hold=9");
   await openSettings(page);
-  await page.getByLabel("Rank").fill("4");
+  await page.getByLabel("Rank", { exact: true }).fill("4");
   await page.getByRole("button", { name: "Train", exact: true }).click();
   await reached(page, 9);
   await page.getByRole("button", { name: "Stop and save" }).click();
@@ -119,7 +119,7 @@ test("a downloaded checkpoint can be imported in another browser", async ({ page
   await other.getByText("Continue from a checkpoint").click();
   await other.getByLabel("Zip file").setInputFiles(await zip.path());
   await expect(other.getByRole("button", { name: /^Continue at step/ })).toBeEnabled();
-  await expect(other.getByLabel("Rank")).toHaveValue("4"); // its recipe came along
+  await expect(other.getByLabel("Rank", { exact: true })).toHaveValue("4"); // its recipe came along
   await open(other);
   await expect(other.getByRole("button", { name: /^Continue at step/ })).toBeVisible();
 });
@@ -246,7 +246,7 @@ test("a tab closed during its first write loses nothing", async ({ page }) => {
 test("changes of the recipe stay when samples are picked", async ({ page }) => {
   await open(page);
   await openSettings(page);
-  const rank = page.getByLabel("Rank");
+  const rank = page.getByLabel("Rank", { exact: true });
   await rank.fill("8");
   await page.getByLabel("Pasted text").check();
   await page.getByLabel("An example").check();
@@ -262,7 +262,7 @@ test("pasted tables and texts are read as such", async ({ page }) => {
   await open(page);
   await page.getByLabel("Pasted text").check();
   const pasted = page.getByLabel("JSON Lines, a table");
-  for (const [text, name] of [["prompt,completion\nHello!,Ahoy!", "csv"], ["prompt\tcompletion\na\tb", "tsv"], ["Once upon a time, there was a ship.", "txt"], ['{"text": "a"}', "jsonl"]]) {
+  for (const [text, name] of [["prompt,completion\nHello!,Ahoy!", "csv"], ["prompt\tcompletion\na\tb", "csv"], ["Once upon a time, there was a ship.", "txt"], ['{"text": "a"}', "jsonl"]]) {
     await pasted.fill(text!);
     await expect(page.locator("#data-list li")).toContainText(`pasted.${name}, `);
   }

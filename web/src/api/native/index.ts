@@ -4,8 +4,11 @@ import type { Native, Run, Trainer } from "../index";
 import { TrainError } from "../errors";
 import type { Base, Check, Data, FileEntry, GpuInfo, Samples } from "../types";
 import { bytes, escaped, get, lines, post, request, toError } from "./http";
-import { MARK, follow } from "./run";
+import { MARK, followed, follow } from "./run";
 import { sendData, sendFiles } from "./uploads";
+
+/** Files of a finished run that the page shows or converts. */
+const RESULTS = ["adapter_model.safetensors", "adapter_config.json", "report.html", "metrics.jsonl", "timing.jsonl", "recipe.resolved.toml"];
 
 /** The program's state. */
 interface State {
@@ -64,6 +67,15 @@ export async function open(): Promise<Trainer> {
       const { run } = await get<State>("state");
       return run && !run.delivered ? follow(() => Promise.resolve()) : null;
     },
+    runs: () => get("runs"),
+    keepRun: async (id, about) => void (await request("PUT", `runs/${escaped(id)}/page.json`, new Blob([JSON.stringify(about)]))),
+    async filesOfRun(id) {
+      const read = async (path: string) => ({ path, bytes: await bytes(`runs/${escaped(id)}/${path}`) });
+      // A run without a step has fewer files.
+      const found = await Promise.allSettled(RESULTS.map(read));
+      return found.flatMap((one) => (one.status === "fulfilled" ? [one.value] : []));
+    },
+    lastRun: () => followed.name,
     merge: async ({ base, adapter, name, ollama }) => {
       return post("merge", { base: named(base), adapter: await sendFiles(adapter), name, ollama });
     },

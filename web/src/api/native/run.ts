@@ -8,6 +8,9 @@ import { bytes, escaped, request, resumed } from "./http";
 /** The file in a checkpoint that names the run whose folder holds it. The page keeps no moments of the optimizer. */
 export const MARK = "native.json";
 
+/** The run that was followed last. */
+export const followed: { name: string | undefined } = { name: undefined };
+
 /** Files of a checkpoint that the page gets. */
 const KEPT = ["adapter_model.safetensors", "adapter_config.json", "metrics.jsonl", "timing.jsonl", "trainer_state.json"];
 
@@ -88,6 +91,7 @@ async function translate(line: Line, state: State): Promise<Event[]> {
     case "check": {
       const { event: _, run, ...plan } = line;
       [state.run, state.plan] = [run, plan];
+      followed.name = run;
       return [];
     }
     case "start":
