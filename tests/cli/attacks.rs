@@ -51,6 +51,7 @@ pub fn strangers(place: Place) {
     expect(get(&["Host: evil.example", key]), "403", "expected localhost or the address of this server");
     expect(get(&["Host: 10.1.2.3", key]), "403", "--allow-origin http://10.1.2.3");
     expect(get(&[key]), "400", "no host header");
+    expect(get(&[&own, "Host: evil.example", key]), "400", "more than one host header");
     expect(get(&["Host: app.example", key]), "200", "tiny");
     // Pages of another origin, with a kind of content that needs no permission.
     expect(

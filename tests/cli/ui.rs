@@ -163,6 +163,13 @@ pub fn strangers(place: Place) {
     assert_eq!(state(&[&host, &key, &format!("Origin: http://{}", ui.address)]), 200);
     assert_eq!(state(&[&format!("Host: evil.example:{port}"), &key]), 403);
     assert_eq!(state(&[&key]), 400, "no host");
+    assert_eq!(state(&[&host, "Host: evil.example", &key]), 400, "two hosts");
+    // An address with a wrong number gets the API's kind of error, too.
+    for (method, path) in [("GET", "run/events/-1".into()), ("PUT", format!("uploads/{SAMPLES}/-1"))] {
+        let (status, text) = ui.status(method, &format!("{api}/{path}"), &[&host, &key, &json], b"");
+        let problem: Json = serde_json::from_str(&text).expect("JSON");
+        assert_eq!((status, &problem["kind"]), (400, &json!("other")), "{text}");
+    }
     // Nothing is written without the key, and forms of other pages cannot send JSON.
     let put = |headers: &[&str]| ui.status("PUT", &format!("{api}/uploads/{SAMPLES}/0"), headers, b"x").0;
     assert_eq!(put(&[&host]), 401);

@@ -50,6 +50,9 @@ impl Access {
 
     /// The value of Host, if it is a name of this machine.
     fn host(&self, parts: &Parts) -> Result<String, ApiError> {
+        if parts.headers.get_all(header::HOST).iter().nth(1).is_some() {
+            return Err(ApiError::new(StatusCode::BAD_REQUEST, "the request has more than one Host header"));
+        }
         let text = header(&parts.headers, header::HOST).or(parts.uri.authority().map(Authority::as_str));
         let Some(text) = text else {
             return Err(ApiError::new(StatusCode::BAD_REQUEST, "the request has no Host header"));

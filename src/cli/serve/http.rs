@@ -8,6 +8,7 @@ use std::time::SystemTime;
 use anyhow::Result;
 use axum::Router;
 use axum::body::{Body, Bytes, to_bytes};
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -94,7 +95,12 @@ async fn models(State(app): State<Arc<App>>) -> Response {
     json_response(StatusCode::OK, &json!({ "object": "list", "data": models }))
 }
 
-async fn model(State(app): State<Arc<App>>, Path(id): Path<String>) -> Result<Response, ApiError> {
+async fn model(
+    State(app): State<Arc<App>>,
+    id: Result<Path<String>, PathRejection>,
+) -> Result<Response, ApiError> {
+    let wrong = |error: PathRejection| ApiError::new(StatusCode::BAD_REQUEST, error.body_text());
+    let Path(id) = id.map_err(wrong)?;
     app.served.model(Some(&id))?;
     Ok(json_response(StatusCode::OK, &model_object(&app, &id)))
 }

@@ -1,6 +1,7 @@
 //! Errors as the page's API has them.
 
 use anyhow::Error;
+use axum::extract::rejection::PathRejection;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use rullama_train::recipe::RecipeError;
@@ -12,7 +13,7 @@ use serde::Serialize;
 pub struct Problem {
     #[serde(skip)]
     status: u16,
-    /// `recipe` or `other`.
+    /// `recipe`, `base` or `other`.
     kind: &'static str,
     pub message: String,
     /// The key of the recipe, `section.key`.
@@ -27,6 +28,11 @@ impl Problem {
     pub fn new(message: impl Into<String>) -> Problem {
         let message = message.into();
         Problem { status: 422, kind: "other", message, key: None, line: None, column: None }
+    }
+
+    /// A problem with the base.
+    pub fn of_base(message: impl Into<String>) -> Problem {
+        Problem { kind: "base", ..Problem::new(message) }
     }
 
     /// A problem with a key of the recipe.
@@ -61,6 +67,7 @@ impl From<Error> for Problem {
         }
         match error.downcast_ref::<RunError>() {
             Some(RunError::Conflict(_)) => Problem { kind: "recipe", ..Problem::new(message) },
+            Some(RunError::Base(_)) => Problem::of_base(message),
             _ => Problem::new(message),
         }
     }
@@ -69,6 +76,12 @@ impl From<Error> for Problem {
 impl From<RecipeError> for Problem {
     fn from(error: RecipeError) -> Problem {
         Error::from(error).into()
+    }
+}
+
+impl From<PathRejection> for Problem {
+    fn from(error: PathRejection) -> Problem {
+        Problem { status: 400, ..Problem::new(format!("the address of the request: {}", error.body_text())) }
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::body::to_bytes;
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
 use axum::http::{HeaderMap, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Redirect, Response};
@@ -25,6 +26,8 @@ use crate::cli::ollama;
 
 type Shared = State<Arc<App>>;
 type Answer = Result<Response, Problem>;
+/// Parts of the path. A wrong one gets the API's kind of error.
+type InPath<T> = Result<Path<T>, PathRejection>;
 
 /// All routes. Who may use them was checked before.
 pub fn router(app: Arc<App>) -> Router {
@@ -90,11 +93,8 @@ async fn bases(State(app): Shared) -> Answer {
     blocking(move || Ok(json(&Value::from(app.bases())))).await
 }
 
-async fn upload(
-    State(app): Shared,
-    Path((_, id, offset)): Path<(String, String, u64)>,
-    request: Request,
-) -> Answer {
+async fn upload(State(app): Shared, path: InPath<(String, String, u64)>, request: Request) -> Answer {
+    let Path((_, id, offset)) = path?;
     let bytes = to_bytes(request.into_body(), usize::MAX).await.map_err(|e| Problem::new(e.to_string()))?;
     blocking(move || app.uploads.write(&id, offset, &bytes)).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
@@ -116,7 +116,8 @@ async fn train(State(app): Shared, request: Request) -> Answer {
     Ok(json(&json!({ "run": run.name, "folder": run.dir })))
 }
 
-async fn events(State(app): Shared, Path((_, from)): Path<(String, usize)>) -> Answer {
+async fn events(State(app): Shared, path: InPath<(String, usize)>) -> Answer {
+    let Path((_, from)) = path?;
     let run = app.last_run()?;
     Ok(Lines { receiver: run.read(from), line: |line| line }.into_response())
 }
@@ -133,7 +134,8 @@ fn sent(path: Option<PathBuf>) -> Answer {
     Ok(stream::file(&path.ok_or_else(none)?)?)
 }
 
-async fn run_file(State(app): Shared, Path((_, name, path)): Path<(String, String, String)>) -> Answer {
+async fn run_file(State(app): Shared, path: InPath<(String, String, String)>) -> Answer {
+    let Path((_, name, path)) = path?;
     sent(app.folders.run(&name).and_then(|dir| Running::file(&dir, &path)))
 }
 
@@ -144,16 +146,18 @@ async fn runs(State(app): Shared) -> Answer {
 /// Writes the page's description of a run, and no other file.
 async fn keep_run(
     State(app): Shared,
-    Path((_, name, path)): Path<(String, String, String)>,
+    path: InPath<(String, String, String)>,
     request: Request,
 ) -> Answer {
+    let Path((_, name, path)) = path?;
     let text = to_bytes(request.into_body(), usize::MAX).await.map_err(|e| Problem::new(e.to_string()))?;
     let dir = app.folders.run(&name).filter(|_| path == kept::ABOUT);
     let dir = dir.ok_or_else(|| Problem::missing(format!("runs/{name}/{path} cannot be written")))?;
     blocking(move || kept::keep(&dir, &text)).await.map(|done| json(&done))
 }
 
-async fn output(State(app): Shared, Path((_, id, path)): Path<(String, String, String)>) -> Answer {
+async fn output(State(app): Shared, path: InPath<(String, String, String)>) -> Answer {
+    let Path((_, id, path)) = path?;
     sent(app.output(&id, &path))
 }
 
