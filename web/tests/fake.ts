@@ -4,9 +4,10 @@
  * checkpoints, `?slow=1` never gets past the start, `?objective=dpo` compares answers.
  */
 
-import { DeviceLost, RecipeError, TrainError } from "../src/api/errors";
+import { BaseError, DeviceLost, RecipeError, TrainError } from "../src/api/errors";
 import type { Base, Check, Data, Event, FileEntry, Samples } from "../src/api/types";
-import type { Run, Trainer } from "../src/api/index";
+import { isNative } from "../src/api/engine";
+import type { Native, Reader, Run, Trainer } from "../src/api/index";
 
 export * from "../src/api/errors";
 
@@ -15,6 +16,10 @@ const STEPS = Number(wish.get("steps") ?? 24);
 const HOLD = Number(wish.get("hold") ?? 0);
 const PAUSE = 20; // ms
 const COMPARES = wish.get("objective") === "dpo";
+/** Steps between checkpoints. */
+const SAVE = Number(wish.get("save") ?? 8);
+/** Largest buffer of the GPU. */
+const BUFFER = Number(wish.get("buffer") ?? 2 ** 30);
 const sleep = (ms: number) => new Promise((done) => setTimeout(done, ms));
 const bytes = (text: string) => new TextEncoder().encode(text);
 
@@ -48,6 +53,8 @@ async function samples(base: Base, data: Data, recipe: string): Promise<Samples>
 async function read(base: Base, data: Data): Promise<Samples> {
   const text = (await Promise.all(data.map(({ file }) => file.text()))).join("\n");
   const lines = text.split("\n").filter((line) => line.trim() !== "");
+  if (base.kind === "file" && base.file.name.includes("wrong")) throw new BaseError(`${base.file.name}: the architecture "mine" is not known; choose another base`);
+  if (text.startsWith("GGUF")) throw new TrainError(`${data[0]!.name}: the file is a GGUF file, which is not read; name it in model.base if it is the model`);
   const broken = lines.findIndex((line) => line.includes("broken"));
   if (broken >= 0) throw new TrainError(`${data[0]!.name} line ${broken + 1}: broken JSON; correct that line`);
   const rows = lines.slice(0, 1000).map((line, i) => {
@@ -93,7 +100,15 @@ class FakeRun implements Run {
   resume = () => void (this.#state = "running");
   stop = () => void (this.#state = "stopped");
 
+  /** Whether the page has asked for a checkpoint event. */
+  #asked = false;
+
   async checkpoint(): Promise<FileEntry[]> {
+    this.#asked = true;
+    return this.#files();
+  }
+
+  async #files(): Promise<FileEntry[]> {
     const file = (name: string, text: string) => ({ path: `checkpoint-${this.#step}/${name}`, bytes: bytes(text) });
     return [
       file("trainer_state.json", JSON.stringify({ step: this.#step, steps: STEPS })),
@@ -124,11 +139,13 @@ class FakeRun implements Run {
         continue;
       }
       await sleep(PAUSE);
+      if (this.#asked) yield { event: "checkpoint", step: this.#step, files: await this.#files() };
+      this.#asked = false;
       while (this.#step === HOLD && HOLD > 0 && this.#state === "running" && !this.#held) await sleep(10);
       if (this.#step === HOLD) this.#held = true;
       if (this.#state !== "running") continue;
       const step = ++this.#step;
-      if (wish.get("fail") === "lost" && step === 9) throw new DeviceLost("The GPU was lost: device.destroy() was called.");
+      if (wish.get("fail") === "lost" && step === 9) throw new DeviceLost("the GPU was lost: A valid external Instance reference no longer exists.; open it again and resume from the last checkpoint");
       const loss = 0.45 + 7 * Math.exp(-step / 6) * (1 + 0.2 * Math.sin(step * 7));
       const smoothed = 0.5 + 7.4 * Math.exp(-step / 8);
       const learning_rate = 4e-3 * Math.cos((Math.PI / 2) * (step / STEPS)) ** 2;
@@ -139,10 +156,10 @@ class FakeRun implements Run {
       this.#timing.push(JSON.stringify({ step, time: 0, seconds: 0.7, tokens_per_second: speed }));
       yield { event: "step", ...common, smoothed, seconds: PAUSE / 1000, tokens_per_second: speed };
       if (step % 8 === 0) yield* this.#evaluate(0.4 + 6 * Math.exp(-step / 6));
-      if (step % 8 === 0) yield { event: "checkpoint", step, files: await this.checkpoint() };
+      if (step % SAVE === 0) yield { event: "checkpoint", step, files: await this.#files() };
     }
     const stopped = this.#state === "stopped";
-    const files = await this.checkpoint();
+    const files = await this.#files();
     const adapter = files.filter((file) => /adapter_/.test(file.path)).map((file) => ({ ...file, path: file.path.replace(/^.*\//, "") }));
     yield { event: "done", step: this.#step, adapter_of_step: this.#step, stopped, refused: null, adapter, files: stopped ? files : [{ path: "report.html", bytes: bytes("<h1>Report</h1>") }], seconds: 1 };
   }
@@ -158,6 +175,29 @@ class FakeRun implements Run {
   }
 }
 
+/** The program behind the page, if the page is marked so. */
+const native: Native = {
+  folder: "/home/me/train",
+  ollama: false,
+  bases: async () => [
+    { model: "tiny", bytes: 4e6, trainable: true, shape: "4 layers", problem: null },
+    { model: "/home/me/train/mine.gguf", bytes: 5e6, trainable: false, shape: null, problem: "its architecture, mine, is not known" },
+  ],
+  ping: async () => {
+    if ((globalThis as { ended?: boolean }).ended) throw new TrainError("the program has ended: start it again");
+  },
+  attach: async () => null,
+  runs: async () => [],
+  keepRun: async () => {},
+  filesOfRun: async () => [],
+  lastRun: () => undefined,
+  merge: () => Promise.reject(new TrainError("nothing is merged here")),
+};
+
+export async function openReader(): Promise<Reader> {
+  return { samples: ({ base, data, recipe }) => samples(base, data, recipe), close() {} };
+}
+
 export async function init(): Promise<Trainer> {
   if (wish.get("fail") === "webgpu") throw new Error("This browser has no WebGPU.");
   return {
@@ -166,8 +206,9 @@ export async function init(): Promise<Trainer> {
       software: true,
       kernels: "f32",
       failedSelfTest: undefined,
-      limits: { maxBufferSize: 0, maxStorageBufferBindingSize: 0, maxStorageBuffersPerShaderStage: 8, maxComputeWorkgroupStorageSize: 16384 },
+      limits: { maxBufferSize: BUFFER, maxStorageBufferBindingSize: BUFFER, maxStorageBuffersPerShaderStage: 8, maxComputeWorkgroupStorageSize: 16384 },
     },
+    ...(isNative() && { native }),
     samples: ({ base, data, recipe }) => samples(base, data, recipe),
     check: async ({ recipe }) => check(recipe),
     train: ({ recipe, checkpoint }) => {

@@ -144,11 +144,7 @@ async fn runs(State(app): Shared) -> Answer {
 }
 
 /// Writes the page's description of a run, and no other file.
-async fn keep_run(
-    State(app): Shared,
-    path: InPath<(String, String, String)>,
-    request: Request,
-) -> Answer {
+async fn keep_run(State(app): Shared, path: InPath<(String, String, String)>, request: Request) -> Answer {
     let Path((_, name, path)) = path?;
     let text = to_bytes(request.into_body(), usize::MAX).await.map_err(|e| Problem::new(e.to_string()))?;
     let dir = app.folders.run(&name).filter(|_| path == kept::ABOUT);

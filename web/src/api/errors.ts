@@ -20,6 +20,11 @@ export class RecipeError extends TrainError {
   }
 }
 
+/** An error with the base: it cannot be read, or it cannot be trained. */
+export class BaseError extends TrainError {
+  override name = "BaseError";
+}
+
 /** The GPU was lost. Create a new trainer with `init` and resume from the last checkpoint. */
 export class DeviceLost extends TrainError {
   override name = "DeviceLost";

@@ -10,8 +10,8 @@
 
 import { Channel } from "./channel";
 import { isNative } from "./engine";
-import { DeviceLost, RecipeError, TrainError } from "./errors";
-import type { Command, FromWorker, Task, ToWorker } from "./protocol";
+import { BaseError, DeviceLost, RecipeError, TrainError } from "./errors";
+import type { Command, FromWorker, GpuUse, Task, ToWorker } from "./protocol";
 import type { Base, Check, Data, Event, FileEntry, Format, GpuInfo, Measured, Message, Samples, Sampling } from "./types";
 import type { FolderRun } from "../ui/kept";
 import type { Problem } from "./wasm/rullama_train_web";
@@ -32,6 +32,9 @@ export interface Run extends AsyncIterable<Event> {
 
 /** Gets the number of layers that are on the GPU, and of all. */
 export type Loading = (layers: number, of: number) => void;
+
+/** What needs no GPU. */
+export type Reader = Pick<Trainer, "samples" | "close">;
 
 export interface Trainer {
   readonly gpu: GpuInfo;
@@ -64,6 +67,8 @@ export interface Native {
   readonly ollama: boolean;
   /** The models that can be trained: the built-in one, Ollama's, and files in the chosen folders. */
   bases(): Promise<NativeBase[]>;
+  /** Rejects if the program has ended. */
+  ping(): Promise<void>;
   /** The run in progress, or one that has ended since the page was last open. It goes on without the page. */
   attach(): Promise<Run | null>;
   /** The finished runs in the folder, latest first. */
@@ -89,6 +94,9 @@ export interface NativeBase {
   problem: string | null;
 }
 
+/** The tiny model. */
+const TINY = new URL("../../../models/tiny-gemma4/tiny-gemma4-Q4_K_M.gguf", import.meta.url);
+
 /**
  * Opens the engine: the program that serves the page, or else a worker of the browser, which opens the GPU. Rejects if there is no
  * GPU.
@@ -103,10 +111,9 @@ export async function init(opts?: {
 }): Promise<Trainer> {
   if (isNative()) return (await import("./native/index")).open();
   const worker = new Worker(new URL("./worker.ts", import.meta.url), { type: "module", name: "rullama-train" });
-  const tiny = new URL("../../../models/tiny-gemma4/tiny-gemma4-Q4_K_M.gguf", import.meta.url).href;
   const absolute = (url: string) => new URL(url, location.href).href;
   const link = new Link(worker);
-  const gpu = await link.open(opts?.wasmUrl && absolute(opts.wasmUrl), opts?.tinyUrl ? absolute(opts.tinyUrl) : tiny, opts?.guaranteed ?? false);
+  const gpu = await link.open(opts?.wasmUrl && absolute(opts.wasmUrl), opts?.tinyUrl ? absolute(opts.tinyUrl) : TINY.href, opts?.guaranteed ? "guaranteed" : "all");
   return {
     gpu,
     samples: ({ base, ...task }) => link.ask(base, { do: "samples", ...task }) as Promise<Samples>,
@@ -120,6 +127,17 @@ export async function init(opts?: {
       const { logits, ...rest } = (await link.ask(base, { do: "measure", ...task })) as Omit<Measured, "logits"> & { logits: Uint8Array };
       return { ...rest, logits: new Float32Array(logits.buffer) };
     },
+    close: () => link.close(),
+  };
+}
+
+/** Opens an engine that reads samples, for browsers without a GPU. */
+export async function openReader(): Promise<Reader> {
+  const worker = new Worker(new URL("./worker.ts", import.meta.url), { type: "module", name: "rullama-train" });
+  const link = new Link(worker);
+  await link.open(undefined, TINY.href, "none");
+  return {
+    samples: ({ base, ...task }) => link.ask(base, { do: "samples", ...task }) as Promise<Samples>,
     close: () => link.close(),
   };
 }
@@ -208,10 +226,10 @@ class Link {
     worker.onerror = (event) => this.#break(new TrainError(event.message || "the worker could not be loaded"));
   }
 
-  open(wasmUrl: string | undefined, tinyUrl: string, guaranteed: boolean): Promise<GpuInfo> {
+  open(wasmUrl: string | undefined, tinyUrl: string, uses: GpuUse): Promise<GpuInfo> {
     return new Promise((resolve, reject) => {
       this.#opening = { resolve, reject };
-      this.#post({ type: "open", wasmUrl, tinyUrl, guaranteed });
+      this.#post({ type: "open", wasmUrl, tinyUrl, uses });
     });
   }
 
@@ -287,6 +305,8 @@ function toError({ kind, message, key, line, column }: Problem): TrainError {
         ...(line !== null && { line }),
         ...(column !== null && { column }),
       });
+    case "base":
+      return new BaseError(message);
     case "lost":
       return new DeviceLost(message);
     default:

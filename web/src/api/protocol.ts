@@ -15,8 +15,11 @@ export type Task =
 /** A command for a running task. */
 export type Command = "pause" | "resume" | "stop" | "checkpoint";
 
+/** What of the GPU is used: all that it offers, what every browser guarantees, or nothing. */
+export type GpuUse = "all" | "guaranteed" | "none";
+
 export type ToWorker =
-  | { type: "open"; wasmUrl: string | undefined; tinyUrl: string; guaranteed: boolean }
+  | { type: "open"; wasmUrl: string | undefined; tinyUrl: string; uses: GpuUse }
   | { type: "task"; id: number; base: Base; task: Task }
   | { type: "command"; id: number; command: Command }
   | { type: "destroy" };

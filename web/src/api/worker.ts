@@ -1,6 +1,6 @@
 /** The worker: it loads the WASM module, opens the GPU, and runs the tasks one after the other. */
 
-import type { FromWorker, Task, ToWorker } from "./protocol";
+import type { FromWorker, GpuUse, Task, ToWorker } from "./protocol";
 import { openSource } from "./sources";
 import type { Data } from "./types";
 import load, { Control, Engine, type FileEntry, type Problem, type Request } from "./wasm/rullama_train_web";
@@ -13,7 +13,7 @@ addEventListener("message", ({ data }: MessageEvent<ToWorker>) => {
   switch (data.type) {
     case "open":
       tinyUrl = data.tinyUrl;
-      void open(data.wasmUrl, data.guaranteed);
+      void open(data.wasmUrl, data.uses);
       break;
     case "task": {
       const control = new Control();
@@ -34,15 +34,16 @@ addEventListener("message", ({ data }: MessageEvent<ToWorker>) => {
 addEventListener("error", (event) => failed(undefined, event.error ?? event.message));
 addEventListener("unhandledrejection", (event) => failed(undefined, event.reason));
 
-async function open(wasmUrl: string | undefined, guaranteed: boolean): Promise<void> {
+async function open(wasmUrl: string | undefined, uses: GpuUse): Promise<void> {
   try {
-    if (!navigator.gpu) {
+    if (uses !== "none" && !navigator.gpu) {
       throw new Error("this browser has no WebGPU, or this page is not a secure context (https or localhost); try a current Chrome, Edge, Firefox or Safari");
     }
     await (wasmUrl === undefined ? load() : load({ module_or_path: wasmUrl }));
-    if (!guaranteed) askForSubgroups();
-    engine = await Engine.open(guaranteed);
-    post({ type: "opened", gpu: engine.gpu() });
+    if (uses === "all") askForSubgroups();
+    const opened = uses === "none" ? Engine.withoutGpu() : await Engine.open(uses === "guaranteed");
+    engine = opened;
+    post({ type: "opened", gpu: opened.gpu() });
   } catch (error) {
     failed(undefined, error);
   }

@@ -3,10 +3,13 @@
  * that was interrupted resumes after its last part.
  */
 
-import { list, read, remove, write } from "./opfs";
+import { StorageFull, list, read, remove, write } from "./opfs";
 
 const FOLDER = "bases";
-const PART = 32 * 2 ** 20; // bytes
+const PART = 8 * 2 ** 20; // bytes: as much is downloaded again after a lost connection
+/** Size of the parts of bases that were stored before their size was. */
+const FORMER_PART = 32 * 2 ** 20;
+const MAGIC = "GGUF";
 
 /** What is stored beside the parts. */
 interface About {
@@ -14,6 +17,8 @@ interface About {
   size: number;
   /** The server's tag of this version of the file; empty if it has none. */
   tag: string;
+  /** Size of the parts, but for the last one. */
+  part?: number;
 }
 
 /** Progress of a download, in bytes. */
@@ -31,14 +36,14 @@ const aboutOf = async (folder: string): Promise<About | null> => {
 };
 
 const partName = (index: number) => `part-${String(index).padStart(5, "0")}`;
-const partSize = (size: number, index: number) => Math.min(PART, size - index * PART);
+const partSize = (size: number, index: number, part: number) => Math.min(part, size - index * part);
 
 /** The complete parts at the start of the file. */
-async function stored(folder: string, size: number): Promise<File[]> {
+async function stored(folder: string, { size, part: each = FORMER_PART }: About): Promise<File[]> {
   const parts: File[] = [];
-  for (let index = 0; index * PART < size; index++) {
+  for (let index = 0; index * each < size; index++) {
     const part = await read(`${folder}/${partName(index)}`);
-    if (part?.size !== partSize(size, index)) break;
+    if (part?.size !== partSize(size, index, each)) break;
     parts.push(part);
   }
   return parts;
@@ -51,7 +56,7 @@ export async function storedBase(url: string): Promise<File | null> {
   const folder = await folderOf(url);
   const about = await aboutOf(folder);
   if (!about) return null;
-  const parts = await stored(folder, about.size);
+  const parts = await stored(folder, about);
   return bytesOf(parts) === about.size ? fileOf(url, parts) : null;
 }
 
@@ -62,14 +67,14 @@ const fileOf = (url: string, parts: File[]) =>
 export async function storedBytes(url: string): Promise<{ done: number; of: number } | null> {
   const folder = await folderOf(url);
   const about = await aboutOf(folder);
-  return about && { done: bytesOf(await stored(folder, about.size)), of: about.size };
+  return about && { done: bytesOf(await stored(folder, about)), of: about.size };
 }
 
 /** Downloads `url` into the storage, after the parts that are there. `signal` ends the download; the parts stay. */
 export async function downloadBase(url: string, progress: Progress, signal: AbortSignal): Promise<File> {
   const folder = await folderOf(url);
   const known = await aboutOf(folder);
-  let start = known ? bytesOf(await stored(folder, known.size)) : 0;
+  let start = known ? bytesOf(await stored(folder, known)) : 0;
   if (known && start === known.size) return (await storedBase(url))!;
   const headers: HeadersInit = start > 0 ? { Range: `bytes=${start}-` } : {};
   const response = await fetch(url, { headers, signal, cache: "no-store" }).catch((error: unknown) => {
@@ -77,7 +82,7 @@ export async function downloadBase(url: string, progress: Progress, signal: Abor
     throw new Error(`${url} cannot be reached (${String(error)}); check the URL, the network, and that the server allows requests from other pages (CORS)`);
   });
   if (!response.ok || !response.body) throw new Error(`${url}: the server responded ${response.status} ${response.statusText}; check the URL`);
-  const about = { url, size: sizeOf(response, start), tag: response.headers.get("etag") ?? "" };
+  const about: About = { url, size: sizeOf(response, start), tag: response.headers.get("etag") ?? "", part: start > 0 ? (known?.part ?? FORMER_PART) : PART };
   if (about.size === 0) throw new Error(`${url}: the server does not report the size of the file; choose another server`);
   const changed = known && (known.size !== about.size || known.tag !== about.tag);
   if (changed && response.status === 206) {
@@ -85,12 +90,41 @@ export async function downloadBase(url: string, progress: Progress, signal: Abor
     await remove(folder);
     return downloadBase(url, progress, signal);
   }
-  if (response.status !== 206) start = 0;
+  if (response.status !== 206) {
+    start = 0;
+    about.part = PART;
+  }
+  const reader = response.body.getReader();
+  const first = start === 0 ? await beginning(url, reader) : [];
   if (start === 0) await remove(folder);
-  await checkRoom(about.size - start);
-  await write(`${folder}/about.json`, JSON.stringify(about));
-  await store(folder, about.size, start, response.body, progress);
+  try {
+    await write(`${folder}/about.json`, JSON.stringify(about));
+    await store(folder, about, start, first, reader, progress);
+  } catch (error) {
+    await reader.cancel().catch(() => {});
+    if (!(error instanceof StorageFull)) throw error;
+    throw new Error(`the model needs ${(about.size / 1e9).toFixed(1)} GB, and ${error.message}; delete a stored model, or download the file yourself and pick it`);
+  }
   return (await storedBase(url))!;
+}
+
+type Chunk = Uint8Array<ArrayBuffer>;
+type Reader = ReadableStreamDefaultReader<Uint8Array>;
+
+/** The first bytes, which tell a GGUF file from anything else before it is stored. */
+async function beginning(url: string, reader: Reader): Promise<Chunk[]> {
+  const chunks: Chunk[] = [];
+  let text = "";
+  while (text.length < MAGIC.length) {
+    const { done, value } = await reader.read();
+    if (done) break;
+    chunks.push(value as Chunk);
+    text += String.fromCharCode(...value.subarray(0, MAGIC.length));
+  }
+  if (text.startsWith(MAGIC)) return chunks;
+  await reader.cancel().catch(() => {});
+  const what = text.startsWith("<") ? "a web page" : `a file that starts with ${JSON.stringify(text.slice(0, 4))}`;
+  throw new Error(`${url} is ${what}, expected a GGUF file; copy the link of the file itself`);
 }
 
 function sizeOf(response: Response, start: number): number {
@@ -98,24 +132,16 @@ function sizeOf(response: Response, start: number): number {
   return Number(range ?? start + Number(response.headers.get("content-length") ?? -start));
 }
 
-/** Writes the rest of the file from byte `start`, the beginning of a part. */
-async function store(folder: string, size: number, start: number, body: ReadableStream<Uint8Array>, progress: Progress): Promise<void> {
-  let index = start / PART;
+/** Writes the rest of the file from byte `start`, the beginning of a part. `waiting`: what was read of it already. */
+async function store(folder: string, { size, part = FORMER_PART }: About, start: number, waiting: Chunk[], reader: Reader, progress: Progress): Promise<void> {
+  let index = start / part;
   let done = start;
-  let waiting: Uint8Array<ArrayBuffer>[] = [];
-  let held = 0;
-  progress(done, size);
-  const reader = body.getReader();
-  for (;;) {
-    const { done: ended, value } = await reader.read();
-    if (value) {
-      waiting.push(value as Uint8Array<ArrayBuffer>);
-      held += value.length;
-      progress(done + held, size);
-    }
-    while (held >= partSize(size, index) && held > 0 && done < size) {
+  let held = waiting.reduce((sum, chunk) => sum + chunk.length, 0);
+  progress(done + held, size);
+  for (let ended = false; !ended; ) {
+    while (held >= partSize(size, index, part) && held > 0 && done < size) {
       const whole = new Blob(waiting);
-      const length = partSize(size, index);
+      const length = partSize(size, index, part);
       await write(`${folder}/${partName(index)}`, whole.slice(0, length));
       const rest = new Uint8Array(await whole.slice(length).arrayBuffer());
       waiting = rest.length > 0 ? [rest] : [];
@@ -123,20 +149,36 @@ async function store(folder: string, size: number, start: number, body: Readable
       done += length;
       index += 1;
     }
-    if (ended) break;
+    const next = await reader.read();
+    ended = next.done;
+    if (!next.value) continue;
+    waiting.push(next.value as Chunk);
+    held += next.value.length;
+    progress(done + held, size);
   }
-  if (done !== size) throw new Error(`the download ended after ${done + held} of ${size} bytes; download again to resume`);
+  if (done !== size) throw new TypeError(`the download ended after ${done + held} of ${size} bytes; download again to resume`);
 }
 
-async function checkRoom(needed: number): Promise<void> {
-  const { quota = Infinity, usage = 0 } = await navigator.storage.estimate();
-  if (quota - usage >= needed) return;
-  const gb = (bytes: number) => `${(bytes / 1e9).toFixed(1)} GB`;
-  throw new Error(`the model needs ${gb(needed)}, but this browser leaves the page ${gb(quota - usage)}; free some space, or download the file yourself and pick it`);
+/** A base in the storage, complete or not. */
+export interface StoredBase {
+  url: string;
+  done: number;
+  of: number;
 }
+
+/** All stored bases. */
+export async function storedBases(): Promise<StoredBase[]> {
+  const found: StoredBase[] = [];
+  for (const name of await list(FOLDER)) {
+    const about = await aboutOf(`${FOLDER}/${name}`);
+    if (about) found.push({ url: about.url, done: bytesOf(await stored(`${FOLDER}/${name}`, about)), of: about.size });
+    else await remove(`${FOLDER}/${name}`);
+  }
+  return found;
+}
+
+/** Removes a stored base. */
+export const forgetBase = async (url: string) => remove(await folderOf(url));
 
 /** Removes all stored bases. */
 export const forgetBases = () => remove(FOLDER);
-
-/** Number of stored bases. */
-export const countBases = async () => (await list(FOLDER)).length;

@@ -20,6 +20,8 @@ export interface Saved {
   /** Number of steps of the whole run, if known. */
   steps: number | null;
   files: FileEntry[];
+  /** Set if it could not be saved and is in memory only: the step whose checkpoint is stored, if one is. */
+  unsaved?: { stored: number | null };
 }
 
 /** The step of a checkpoint, from the name of its folder: `checkpoint-50/…`. */

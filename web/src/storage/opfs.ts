@@ -1,4 +1,6 @@
-/** Files in the browser's storage (OPFS). Writes are atomic. */
+/** Files in the browser's storage (OPFS), or in memory where the browser gives none. Writes are atomic. */
+
+import * as memory from "./memory";
 
 /** The browser's storage quota is used up. */
 export class StorageFull extends Error {
@@ -18,6 +20,7 @@ const isMissing = (error: unknown) => error instanceof DOMException && error.nam
 
 /** The file at `path`, or null if it does not exist or is empty: a tab that was closed during the first write leaves an empty file. */
 export async function read(path: string): Promise<File | null> {
+  if (!(await memory.askForStorage())) return memory.read(path);
   const names = parts(path);
   const name = names.pop()!;
   try {
@@ -31,6 +34,7 @@ export async function read(path: string): Promise<File | null> {
 
 /** Replaces the file at `path`. If this fails, the old file stays. */
 export async function write(path: string, contents: Blob | BufferSource | string): Promise<void> {
+  if (!(await memory.askForStorage())) return memory.write(path, contents);
   const names = parts(path);
   const name = names.pop()!;
   try {
@@ -44,13 +48,14 @@ export async function write(path: string, contents: Blob | BufferSource | string
       throw error;
     }
   } catch (error) {
-    if ((error as { name?: string }).name === "QuotaExceededError") throw new StorageFull(await room());
+    if ((error as { name?: string }).name === "QuotaExceededError") throw new StorageFull("the storage of this browser is full");
     throw error;
   }
 }
 
 /** Sorted names in the folder at `path`; empty if it does not exist. */
 export async function list(path: string): Promise<string[]> {
+  if (!(await memory.askForStorage())) return memory.list(path);
   const names: string[] = [];
   try {
     for await (const name of (await folder(parts(path), false)).keys()) names.push(name);
@@ -62,6 +67,7 @@ export async function list(path: string): Promise<string[]> {
 
 /** Removes a file, or a folder with its contents. */
 export async function remove(path: string): Promise<void> {
+  if (!(await memory.askForStorage())) return memory.remove(path);
   const names = parts(path);
   const name = names.pop()!;
   try {
@@ -69,11 +75,4 @@ export async function remove(path: string): Promise<void> {
   } catch (error) {
     if (!isMissing(error)) throw error;
   }
-}
-
-/** Describes how much of the storage is used. */
-async function room(): Promise<string> {
-  const { usage, quota } = await navigator.storage.estimate();
-  const mb = (bytes: number | undefined) => `${((bytes ?? 0) / 1e6).toFixed(1)} MB`;
-  return `this browser allows the page ${mb(quota)}, of which ${mb(usage)} are used`;
 }

@@ -2,6 +2,7 @@
 
 import { byId } from "./dom";
 import { changed, changes } from "./setup";
+import { place } from "./place";
 import { base, checked, checkpoint, data, phase, result, stale, trainer } from "./state";
 
 /** Whether the saved checkpoint is that of the last step. */
@@ -58,9 +59,11 @@ function update(): void {
   byId("saved").textContent = which && now === "idle" && moved
     ? `${changed(parts)} since the last run, which is in Your runs.`
     : which
-    ? `Finished: the adapter of step ${which.step} is saved in this browser.`
+    ? `Finished: the adapter of step ${which.step} is saved ${place()}.`
+    : saved?.unsaved
+      ? `Step ${saved.step} is not saved: it is in this tab only. ${saved.unsaved.stored === null ? "" : `Saved up to step ${saved.unsaved.stored}.`}`
     : saved
-      ? `Saved in this browser up to step ${saved.step}${saved.steps ? ` of ${saved.steps}` : ""}.`
+      ? `Saved ${place()} up to step ${saved.step}${saved.steps ? ` of ${saved.steps}` : ""}.`
       : "";
 }
 

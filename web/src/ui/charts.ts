@@ -5,6 +5,7 @@ import "uplot/dist/uPlot.min.css";
 import { el } from "./dom";
 import { count, decimal, percent, scientific, share } from "./format";
 import { compares, type History } from "./history";
+import { RECOLOURED } from "./theme";
 
 interface Line {
   label: string;
@@ -127,7 +128,7 @@ export function charts(place: HTMLElement) {
   place.append(...all.map((one) => one.figure), table);
   // The first picture takes long: made while the GPU is opened, one at a time, it does not hold up the page during the run.
   all.forEach((one, i) => setTimeout(one.prepare, 50 * i));
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => all.forEach((one) => one.restyle()));
+  addEventListener(RECOLOURED, () => all.forEach((one) => one.restyle()));
 
   let last: History | null = null;
   const values = valuesTable();

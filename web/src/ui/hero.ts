@@ -1,5 +1,6 @@
 /** Before and after: each question with its first and its last reply. */
 
+import { bubbles } from "./bubbles";
 import { el, byId } from "./dom";
 import type { History } from "./history";
 import { changes } from "./setup";
@@ -35,16 +36,11 @@ export function showHero(history: History | null): void {
   const found = history && history.replies.length > 0 && !old ? exchanges(history) : planned();
   const place = byId("replies");
   const busy = phase.get() !== "idle";
-  const reply = (text: string | null, later: string) =>
-    text === null ? el("td", { class: "later" }, later) : el("td", {}, text === "" ? "(nothing)" : text);
-  const rows = found.map(({ prompt, before, after }) => {
-    const cells = [reply(before, busy ? "soon …" : "—"), reply(after, busy ? "after training …" : "—")];
-    cells[1]!.classList.add("after");
-    return el("tr", {}, el("th", { scope: "row" }, prompt), ...cells);
-  });
-  const head = el("tr", {}, ...["Question", "Before", "After"].map((name) => el("th", { scope: "col" }, name)));
-  const table = el("table", {}, el("thead", {}, head), el("tbody", {}, ...rows));
+  list ??= { show: bubbles(place), notices: place.appendChild(el("div")) };
+  list.show(found, busy);
   const notices = (history?.notices ?? []).map(({ step, notice }) => el("p", { class: "note" }, `Step ${step}: ${notice}`));
+  list.notices.replaceChildren(...notices);
   place.hidden = found.length === 0 && notices.length === 0;
-  place.replaceChildren(...(found.length > 0 ? [table] : []), ...notices);
 }
+
+let list: { show: ReturnType<typeof bubbles>; notices: HTMLElement } | undefined;

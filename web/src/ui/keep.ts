@@ -7,6 +7,7 @@ import { alertUser, announce, words } from "./alert";
 import { reopenDevice } from "./device";
 import { button, byId, el } from "./dom";
 import { nativeKeep } from "./native-keep";
+import { otherBase } from "./place";
 import { copyLink } from "./share";
 import { adapter, base, checkpoint, phase, recipe, result, runRecipe, trainer } from "./state";
 import { download, zip } from "./zip";
@@ -91,7 +92,7 @@ export function keepSection(): void {
     for (const one of formats) one.disabled = saved === null || busy || trainer.get() === null || base.get() === null;
     report.disabled = !result.get()?.files.some(isReport);
     state.disabled = checkpoint.get() === null;
-    byId("keep-note").textContent = saved ? `The adapter of step ${saved.step}.` : "After training, everything can be downloaded here.";
+    byId("keep-note").textContent = saved ? `The adapter of step ${saved.step}.${otherBase()}` : "After training, everything can be downloaded here.";
   };
-  for (const cell of [phase, trainer, base, checkpoint, result]) cell.watch(show);
+  for (const cell of [phase, trainer, base, checkpoint, result, recipe, runRecipe]) cell.watch(show);
 }

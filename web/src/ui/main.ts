@@ -1,8 +1,10 @@
 /** The page: restores the last visit and connects the sections. */
 
+import { isNative } from "../api/engine";
 import { forgetBases } from "../storage/bases";
 import { forgetRun, loadCheckpoint, loadResult, loadRunRecipe, loadRunSamples, loadRunSetup } from "../storage/checkpoints";
 import { forgetHandles } from "../storage/handles";
+import { askForStorage } from "../storage/memory";
 import { filesOfRun, forgetKeptRuns, keptRuns } from "../storage/runs";
 import { forgetSession, loadSession, saveSamples, saveSession } from "../storage/session";
 import { alertUser, words } from "./alert";
@@ -11,9 +13,14 @@ import { baseSection, baseSession } from "./base";
 import { dataSection, dataSession, pending } from "./data";
 import { openDevice } from "./device";
 import { button, byId } from "./dom";
+import { foldSections } from "./fold";
 import { importSection } from "./import";
+import { offline } from "./install";
 import { keepSection } from "./keep";
+import { tellAbove } from "./notices";
+import { keptWords } from "./place";
 import { checkSoon, planSection } from "./plan";
+import { promise } from "./promise";
 import { confirmed } from "./question";
 import { recipeSection } from "./recipe";
 import { runsSection } from "./runs";
@@ -21,8 +28,9 @@ import { readSamplesSoon } from "./samples";
 import { runSetup, watchSetup } from "./setup";
 import { fromHash, type Shared } from "./link";
 import { brings, needed } from "./share";
-import { checkpoint, recipe, result, runRecipe, runs, table, trainer } from "./state";
+import { checkpoint, reader, recipe, result, runRecipe, runs, table, trainer } from "./state";
 import { talkSection } from "./talk";
+import { themeSwitch } from "./theme";
 import { quote } from "./toml";
 import { trainingSection } from "./training";
 
@@ -41,6 +49,22 @@ function saveSoon(): void {
   }, 300);
 }
 
+/** How own samples come in when the user asks for that. */
+const OWN = "sheet";
+
+/** Trains the first example on the included base. */
+async function tryPirate(): Promise<void> {
+  const [tiny, example, task] = [document.querySelector<HTMLInputElement>("input[name=base][value=tiny]"), document.querySelector<HTMLInputElement>("input[name=data][value=task]"), byId<HTMLSelectElement>("data-task")];
+  if (tiny && !tiny.checked) tiny.click();
+  if (example && !example.checked) example.click();
+  if (task.value !== "chat") {
+    task.value = "chat";
+    task.dispatchEvent(new Event("change"));
+  }
+  byId("train").scrollIntoView({ block: "start" });
+  await training.startWhenReady();
+}
+
 function changed(): void {
   saveSoon();
   checkSoon(); // marks the last check as stale
@@ -56,7 +80,18 @@ importSection(training.restore, changed);
 talkSection();
 keepSection();
 runsSection(training.restore, changed);
-trainer.watch(() => readSamplesSoon());
+for (const engine of [trainer, reader]) engine.watch(() => readSamplesSoon());
+themeSwitch();
+keptWords();
+foldSections();
+promise({
+  pirate: () => void tryPirate(),
+  own: () => {
+    byId("data").scrollIntoView({ block: "start" });
+    document.querySelector<HTMLInputElement>(`input[name=data][value=${OWN}]`)?.click();
+    byId("data").querySelector<HTMLElement>("[data-for=sheet] :is(input, textarea)")?.focus({ preventScroll: true });
+  },
+});
 table.watch(() => checkSoon()); // the recipe fits the samples by then
 
 /** Restores samples and settings of the unfinished run. */
@@ -142,7 +177,7 @@ addEventListener("hashchange", () => {
   if (shared) offerLink(shared, true);
 });
 
-const forgetAll = () => Promise.all([forgetRun(), forgetKeptRuns(), forgetSession(), forgetBases(), forgetHandles()]);
+const forgetAll = () => Promise.all([forgetRun(), forgetKeptRuns(), forgetSession(), forgetBases(), forgetHandles().catch(() => {})]);
 
 byId("forget").addEventListener("click", () => {
   const kept = runs.get().length;
@@ -161,13 +196,22 @@ function wait(): void {
   void navigator.locks.request(LOCK, () => location.reload());
 }
 
-/** Only one tab may use the storage, like one run per folder. */
-void navigator.locks.request(LOCK, { ifAvailable: true }, async (lock) => {
-  if (!lock) return wait();
+const begin = async () => {
   owner = true;
+  if (!isNative() && !(await askForStorage())) tellAbove("Nothing is kept in this window: this browser gives the page no storage here. Download what you want to keep.");
   const opened = Promise.all([openDevice(), restore()]).then(() => training.attach());
   await opened.catch((error: unknown) => alertUser(words(error)));
   await new Promise(() => {}); // until the tab is closed
-});
+};
 
-if (import.meta.env.VITE_OFFLINE) void navigator.serviceWorker?.register("./sw.js");
+/** Only one tab may use the storage, like one run per folder. */
+if (navigator.locks) void navigator.locks.request(LOCK, { ifAvailable: true }, (lock) => (lock ? begin() : wait()));
+else void begin();
+
+if (import.meta.env.VITE_OFFLINE) offline();
+
+// Trains from anywhere on the page.
+addEventListener("keydown", (event) => {
+  const start = byId<HTMLButtonElement>("start");
+  if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && !start.hidden && !start.disabled) start.click();
+});

@@ -18,7 +18,8 @@ export function nativeBases(use: Use) {
   const note = el("p", { class: "note", id: "base-named-note" });
   const again = button("Look again", () => void fill());
   for (const part of byId("base").children) (part as HTMLElement).hidden = true; // of the browser's engine
-  byId("base").append(el("label", { for: "base-named" }, "Base model"), list, note, again);
+  const untrainable = el("ul", { class: "warnings", "aria-label": "Models that cannot be trained" });
+  byId("base").append(el("label", { for: "base-named" }, "Base model"), list, note, again, untrainable);
   list.setAttribute("aria-describedby", "base-named-note");
   let wanted = "tiny";
   let models: NativeBase[] = [];
@@ -42,6 +43,7 @@ export function nativeBases(use: Use) {
       return alertUser(words(error));
     }
     list.replaceChildren(...models.map(option));
+    untrainable.replaceChildren(...models.filter(({ trainable }) => !trainable).map(({ model, problem }) => el("li", {}, `${title(model)}: ${problem ?? "it cannot be trained"}`)));
     const found = models.some(({ model, trainable }) => model === wanted && trainable);
     if (!found) alertUser(`The model ${title(wanted)} is no longer there; pick another one in the settings.`);
     list.value = found ? wanted : "";
@@ -56,6 +58,7 @@ export function nativeBases(use: Use) {
   };
   list.addEventListener("change", () => pick(list.value));
   trainer.watch((opened) => opened && void fill());
+  watchProgram();
   phase.watch((now) => (list.disabled = now !== "idle"));
 
   return {
@@ -64,4 +67,19 @@ export function nativeBases(use: Use) {
       pick(session.kind === "named" ? session.name : "tiny");
     },
   };
+}
+
+/** Milliseconds between looks at whether the program is still there. A run notices by itself. */
+const LOOK = 10_000;
+
+function watchProgram(): void {
+  const timer = setInterval(() => {
+    if (phase.get() !== "idle" || document.hidden) return;
+    trainer.get()?.native?.ping().catch((error: unknown) => {
+      clearInterval(timer);
+      byId("device").textContent = "The program has ended";
+      trainer.set(null);
+      alertUser(words(error));
+    });
+  }, LOOK);
 }

@@ -1,7 +1,8 @@
 /** Checks the recipe after every change, and shows what training will do and need. */
 
-import { RecipeError, type Check } from "../api/index";
+import { BaseError, RecipeError, type Check } from "../api/index";
 import { announce } from "./alert";
+import { elsewhere } from "./base-problem";
 import { byId, el } from "./dom";
 import { bytes, count, percent, plural } from "./format";
 import { about, seconds } from "./pace";
@@ -59,7 +60,7 @@ export function planSection(): void {
     if (found && !(found instanceof Error)) announce(`Plan: ${count(found.steps)} steps, ${bytes(found.plan.bytes)} on the GPU.`);
     if (found instanceof Error) announce(found.message);
   });
-  for (const cell of [checked, phase, result, changes]) cell.watch(show);
+  for (const cell of [checked, phase, result, changes, samplesRead]) cell.watch(show);
   for (const cell of [base, data, trainer]) cell.watch(() => checked.set(null));
 }
 
@@ -75,6 +76,7 @@ function missing(): HTMLElement {
 
 function failure(error: Error): HTMLElement[] {
   if (error instanceof RecipeError) return [el("p", { class: "error" }, "A setting has an error: see Settings.")];
+  if (error instanceof BaseError) return [elsewhere()];
   const known = samplesRead.get();
   if (known instanceof Error && known.message === error.message) return [el("p", { class: "error" }, "The samples have an error: see Samples.")];
   return [el("p", { class: "error" }, error.message)];

@@ -10,6 +10,7 @@ import { emptyHistory, record, type History } from "./history";
 import { changes } from "./setup";
 import { phase, recipe, runRecipe } from "./state";
 import { getValue } from "./toml";
+import { stages } from "./steps";
 
 /** Number of recent steps for the estimate of the remaining time. */
 const RECENT = 10;
@@ -26,6 +27,7 @@ const PHASES = {
 export function progress() {
   const bar = byId<HTMLProgressElement>("bar");
   const text = byId("progress-text");
+  const list = stages(byId("steps"));
   const pictures = charts(byId("charts"));
   let history: History | null = null;
   let steps = 0;
@@ -34,6 +36,8 @@ export function progress() {
   let aside = { seconds: 0, count: 0, since: 0 };
   let at = "";
   let drawing = false;
+  /** Questions of the current evaluation, and how many are answered. */
+  let questions = { of: 0, answered: 0 };
 
   const draw = () => {
     drawing = false;
@@ -46,6 +50,7 @@ export function progress() {
     drawing = true;
   };
   for (const cell of [recipe, phase, changes]) cell.watch(drawSoon);
+  phase.watch((now) => now === "idle" && list.end());
 
   /** Estimated seconds to the end: of the steps, and of the evaluations among them and at the end. */
   const left = (step: number) => {
@@ -72,6 +77,7 @@ export function progress() {
       history = known;
       [steps, recent, tokens] = [all, [], 0];
       aside = { seconds: 0, count: 0, since: 0 };
+      if (phase.get() === "idle") list.hide();
       byId("progress").hidden = known === null;
       byId("charts-box").hidden = known === null || known.steps.length === 0;
       bar.max = Math.max(all, 1);
@@ -82,6 +88,7 @@ export function progress() {
     },
     /** Shows that the page waits for the worker. */
     wait(words: string) {
+      list.begin();
       byId("progress").hidden = false;
       bar.removeAttribute("value");
       text.textContent = words;
@@ -90,6 +97,7 @@ export function progress() {
     take(event: Event) {
       history ??= emptyHistory();
       record(history, event);
+      list.take(event);
       if (event.event === "loading") {
         [bar.max, bar.value] = [event.of, event.layers];
         const read = `Loading the model: layer ${event.layers} of ${event.of}`;
@@ -98,9 +106,13 @@ export function progress() {
       }
       if (event.event === "phase") {
         aside.since ||= performance.now();
+        if (event.phase === "replies" && event.done <= 1) questions = { of: event.of, answered: 0 };
         text.textContent = `${at ? `${at}. ` : ""}${(PHASES as Record<string, string>)[event.phase] ?? "Answering general questions"}: ${event.done} of ${event.of}`;
       } else if (aside.since > 0 && (event.event === "step" || event.event === "done")) {
         aside = { seconds: aside.seconds + (performance.now() - aside.since) / 1000, count: aside.count + 1, since: 0 };
+      }
+      if (event.event === "sample" && ++questions.answered === questions.of && event.step < steps) {
+        text.textContent = `Step ${event.step + 1} of ${steps} …`; // the answers are there
       }
       if (event.event === "step") {
         byId("charts-box").hidden = false;

@@ -1,12 +1,13 @@
 /** The samples as a table: their text with the trained part marked, and their lengths. */
 
-import type { SampleRow, Samples } from "../api/index";
+import { BaseError, type SampleRow, type Samples } from "../api/index";
 import { isAutomatic } from "./automatic";
+import { elsewhere } from "./base-problem";
 import { button, byId, el } from "./dom";
 import { count, percent, plural } from "./format";
 import { readingRecipe } from "./data";
 import { sampleText } from "./markup";
-import { base, data, phase, recipe, table, trainer } from "./state";
+import { base, data, phase, reader, recipe, table, trainer } from "./state";
 
 const PAUSE = 300; // ms without a change
 const FEW = 4; // rows at first
@@ -37,7 +38,7 @@ export async function readSamplesNow(): Promise<Samples | Error | null> {
 
 /** Reads the samples, if the worker is `free`; after the run otherwise. */
 async function readSamples(free: boolean): Promise<void> {
-  const [device, model, picked] = [trainer.get(), base.get(), data.get()];
+  const [device, model, picked] = [trainer.get() ?? reader.get(), base.get(), data.get()];
   late = !free;
   if (late) reading = false;
   if (late) return;
@@ -63,6 +64,7 @@ export function samplesTable(fit: (samples: Samples | null) => void): void {
     const found = table.get();
     place.setAttribute("aria-busy", "false");
     if (found === null) place.replaceChildren(waiting());
+    else if (found instanceof BaseError) place.replaceChildren(elsewhere());
     else if (found instanceof Error) place.replaceChildren(el("p", { class: "error" }, found.message), ...wayOut(fit));
     else place.replaceChildren(...parts(found, view, more), ...fitting(found, fit));
   };
@@ -76,13 +78,14 @@ export function samplesTable(fit: (samples: Samples | null) => void): void {
     view = { rows: FEW, find: "", exact: view.exact };
     show();
   });
-  for (const cell of [recipe, data, trainer]) cell.watch(show);
+  for (const cell of [recipe, data, trainer, reader, base]) cell.watch(show);
   phase.watch((now) => now === "idle" && late && readSamplesSoon());
 }
 
 function waiting(): HTMLElement {
   if (data.get().length === 0) return el("p", { class: "note empty" }, "No samples yet. Pick files, paste some text, or drop a file anywhere on this page.");
-  return el("p", { class: "note" }, trainer.get() ? "Reading the samples …" : "The samples are shown once the GPU is open.");
+  if (base.get() === null) return el("p", { class: "note" }, "The samples are shown once there is a base model: see Settings.");
+  return el("p", { class: "note" }, trainer.get() || reader.get() ? "Reading the samples …" : "The samples are shown once the page is ready.");
 }
 
 /** What the table shows: a number of rows, of those with a text. */

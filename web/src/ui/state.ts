@@ -1,6 +1,6 @@
 /** State that the sections of the page share. */
 
-import type { Base, Check, Data, Samples, Trainer } from "../api/index";
+import type { Base, Check, Data, Reader, Samples, Trainer } from "../api/index";
 import type { KeptRun } from "../storage/runs";
 import type { Saved } from "../storage/checkpoints";
 import { Cell } from "./cell";
@@ -10,6 +10,8 @@ export type Phase = "idle" | "starting" | "training" | "pausing" | "paused" | "s
 
 /** Null while no GPU is open. */
 export const trainer = new Cell<Trainer | null>(null);
+/** Reads samples where no GPU can be opened. */
+export const reader = new Cell<Reader | null>(null);
 /** Null until a file or URL is picked. */
 export const base = new Cell<Base | null>({ kind: "tiny" });
 export const data = new Cell<Data>([]);

@@ -5,11 +5,12 @@ import { alertUser, words } from "./alert";
 import { reopenDevice } from "./device";
 import { recordChat } from "./kept";
 import { byId, el } from "./dom";
-import { adapter, base, checkpoint, phase, result, trainer } from "./state";
+import { otherBase } from "./place";
+import { adapter, base, checkpoint, phase, recipe, result, runRecipe, trainer } from "./state";
 
 /** A question to both models. */
 interface Turn {
-  /** Ends the reply in progress; that of the adapter still follows that of the base. */
+  /** Ends the reply in progress; that of the base still follows that of the adapter. */
   stopped: boolean;
   /** Ends both replies. */
   over: boolean;
@@ -97,13 +98,16 @@ export function talkSection(): void {
     byId("talk-reset").hidden = byId("talk-logs").hidden;
     if (stopping && stop.hidden) input.focus();
     const saved = adapter();
+    byId("adapter-column").hidden = saved === null;
+    byId("base-log-title").textContent = saved ? "Before" : "The base model";
+    byId("talk-logs").classList.toggle("single", saved === null);
     byId("talk-note").textContent = phase.get() !== "idle"
       ? "Training uses the GPU. Stop it to chat, and continue afterwards."
       : saved
-        ? `The base model replies, and then the adapter of step ${saved.step}.`
+        ? `The adapter of step ${saved.step} replies, and then the base model.${otherBase()}`
         : "There is no adapter yet; only the base model replies.";
   };
-  for (const cell of [trainer, base, phase, checkpoint, result]) cell.watch(show);
+  for (const cell of [trainer, base, phase, checkpoint, result, recipe, runRecipe]) cell.watch(show);
 
   const ask = async () => {
     const text = input.value.trim();
@@ -114,9 +118,9 @@ export function talkSection(): void {
     turn = mine;
     show();
     try {
-      await plain.ask(text, null, mine);
       const saved = adapter();
-      if (saved && !mine.over) await adapted.ask(text, saved.files, mine);
+      if (saved) await adapted.ask(text, saved.files, mine);
+      if (!mine.over) await plain.ask(text, null, mine);
       // The first question of a conversation can be compared.
       if (saved && !mine.over && !mine.stopped && adapted.messages.length === 2) {
         await recordChat(text, plain.messages.at(-1)!.content, adapted.messages.at(-1)!.content);

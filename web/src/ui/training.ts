@@ -27,6 +27,8 @@ import { changes, runSetup, setupNow } from "./setup";
 import { base, checked, checkpoint, data, phase, recipe, result, runRecipe, runs, stale, table, trainer } from "./state";
 
 const TITLE = document.title;
+/** Milliseconds between checkpoints in a browser. */
+const OFTEN = 30_000;
 const isReport = (file: FileEntry) => file.path.endsWith(REPORT);
 
 /** Starts the section. */
@@ -38,21 +40,24 @@ export function trainingSection(back: () => Promise<void>) {
   let cancelled = false;
   /** When the run was started here; 0 for one that was resumed or found. */
   let began = 0;
+  /** When the last checkpoint was saved. */
+  let savedAt = 0;
 
   /** Saves the state after `step`. If the storage is full, the run is paused and the state stays in memory. */
-  const save = async (step: number, files: FileEntry[]): Promise<boolean> => {
+  const save = async (step: number, files: FileEntry[], again = false): Promise<boolean> => {
     const before = checkpoint.get();
-    if (before?.step === step) return true;
+    if (before?.step === step && !again) return !before.unsaved;
+    const stored = before?.unsaved ? before.unsaved.stored : (before?.step ?? null);
     try {
       await saveCheckpoint(step, files);
       checkpoint.set({ step, steps, files });
       return true;
     } catch (error) {
       run?.pause();
-      const kept = before ? `The checkpoint of step ${before.step} is still saved.` : "No checkpoint was saved before.";
-      const why = error instanceof StorageFull ? `the storage is full: ${error.message}` : words(error);
+      const kept = stored !== null ? `The checkpoint of step ${stored} is still saved.` : "No checkpoint was saved before.";
+      const why = error instanceof StorageFull ? error.message : words(error);
       const next = "The run is paused: free some space and save again, or download the checkpoint below.";
-      checkpoint.set({ step, steps, files }); // in memory, for the download
+      checkpoint.set({ step, steps, files, unsaved: { stored } }); // in memory, for the download
       alertUser(`Step ${step} could not be saved: ${why}. ${kept} ${next}`, {
         text: "Save again",
         act: () => void saveAgain(step, files),
@@ -61,18 +66,26 @@ export function trainingSection(back: () => Promise<void>) {
     }
   };
   const saveAgain = async (step: number, files: FileEntry[]) => {
-    checkpoint.set(null);
-    if (await save(step, files)) announce(`Saved step ${step}.`);
+    if (await save(step, files, true)) announce(`Saved step ${step}.`);
+  };
+
+  /** Asks for a checkpoint if the last one is old: a tab that crashes then loses half a minute. The program writes its own. */
+  const saveNow = () => {
+    if (isNative() || performance.now() - savedAt < OFTEN) return;
+    savedAt = performance.now();
+    run?.checkpoint().catch(() => {}); // arrives as an event
   };
 
   const take = async (event: Event): Promise<void> => {
     shown.take(event);
+    if (event.event === "step") saveNow();
     if (event.event === "step") document.title = `${Math.floor((100 * event.step) / steps)} % – ${TITLE}`;
     switch (event.event) {
       case "plan":
         steps = event.steps;
         shown.begin(event.resumed_at > 0 ? replay(checkpoint.get()?.files ?? [], event.resumed_at) : replay([]), event.resumed_at, steps);
         planned = true;
+        savedAt = performance.now();
         stale.set(false);
         checked.set(event);
         runRecipe.set(event.recipe);
@@ -81,6 +94,7 @@ export function trainingSection(back: () => Promise<void>) {
         announce(`Training from step ${event.resumed_at} of ${steps}.`);
         break;
       case "checkpoint":
+        savedAt = performance.now();
         await save(event.step, event.files);
         break;
       case "paused": {
@@ -128,7 +142,7 @@ export function trainingSection(back: () => Promise<void>) {
     clearAlert();
     planned = false;
     cancelled = false;
-    void navigator.storage.persist(); // asks the browser not to delete saved runs when the disk fills up
+    void navigator.storage?.persist?.().catch(() => false); // asks the browser not to delete saved runs when the disk fills up
     phase.set("starting");
     shown.wait("Reading samples and model …");
     if (matchMedia("(max-width: 800px)").matches) byId("train").scrollIntoView({ block: "start" }); // its button is elsewhere
@@ -208,8 +222,8 @@ export function trainingSection(back: () => Promise<void>) {
       };
       alertUser(`${words(error)} The run needs less memory with ${less.saving}; the result stays about the same.`, { text: "Train with less memory", act });
     } else if (error instanceof DeviceLost) {
-      const kept = saved ? `The run is saved up to step ${saved.step}.` : "No checkpoint was saved yet.";
-      alertUser(`${words(error)} ${kept}`, { text: saved ? "Resume from there" : "Train again", act: () => void start() });
+      const kept = saved ? `The run is saved up to step ${saved.step}.` : "Nothing was saved yet, so training begins anew.";
+      alertUser(`${whatWasLost(error)} ${kept}`, { text: saved ? "Resume from there" : "Train again", act: () => void start() });
     } else if (!planned && error instanceof Error) {
       stale.set(false);
       checked.set(error); // shown like an error of a check
@@ -273,10 +287,23 @@ export function trainingSection(back: () => Promise<void>) {
   });
   addEventListener("focus", () => phase.get() === "idle" && (document.title = TITLE));
 
-  return { restore, attach };
+  /** Trains as soon as the plan is there; a mistake is shown instead. */
+  const startWhenReady = async () => {
+    byId("train").focus({ preventScroll: true });
+    const button = byId<HTMLButtonElement>("start");
+    for (let waited = 0; waited < 300 && (stale.get() || button.disabled); waited++) {
+      if (checked.get() instanceof Error && !stale.get()) return;
+      await new Promise((done) => setTimeout(done, 100));
+    }
+    if (!button.hidden && !button.disabled) await start();
+  };
+
+  return { restore, attach, startWhenReady };
 }
 
 const planOf = (found: Check | Error | null): Check | null => (found instanceof Error ? null : found);
+/** How the GPU was lost, as one sentence, without the advice of the program. */
+const whatWasLost = (error: Error) => `${error.message.replace(/[.;\s]*open it again.*$/s, "").replace(/[.;\s]+$/, "").replace(/^the/, "The")}.`;
 
 /** The tokens of every sample, as far as they are known. */
 function lengths(): number[] {

@@ -68,13 +68,35 @@ test("in a run, at its end, in a conversation, and with runs side by side", asyn
   await page.getByLabel("Message").fill("Hello!");
   await page.getByLabel("Message").press("Enter");
   await expect(page.locator("#adapter-log .assistant")).toContainText("matey!");
+  await expect(page.getByRole("button", { name: "Ask" })).toBeEnabled();
   await page.getByLabel("Message").fill("And now? (silent)");
   await page.getByLabel("Message").press("Enter");
-  await expect(page.locator("#base-log .assistant").last()).toContainText("Loading the model: layer 2 of 4");
+  await expect(page.locator("#adapter-log .assistant").last()).toContainText("Loading the model: layer 2 of 4");
   await page.getByText("Plan", { exact: true }).click();
   await page.getByText("Continue from a checkpoint").click();
   await page.getByLabel("Zip file").setInputFiles({ name: "a.zip", mimeType: "", buffer: Buffer.from("") });
   await expect(alert(page).locator("p")).toBeVisible();
+  expect(await complaints(page)).toEqual([]);
+});
+
+test("bases, stored ones, an error of the base, and unfolded sections", async ({ page }) => {
+  await open(page, "?buffer=134217728");
+  await openSettings(page);
+  await page.getByRole("button", { name: "Talk to the base now" }).click();
+  await page.getByRole("button", { name: "Share or download" }).click();
+  await page.evaluate(async () => {
+    const bases = await (await navigator.storage.getDirectory()).getDirectoryHandle("bases", { create: true });
+    const writable = await (await (await bases.getDirectoryHandle("0", { create: true })).getFileHandle("about.json", { create: true })).createWritable();
+    await writable.write(JSON.stringify({ url: "https://example.org/half.gguf", size: 5000, tag: "" }));
+    await writable.close();
+  });
+  const dropped = await page.evaluateHandle(() => {
+    const transfer = new DataTransfer();
+    transfer.items.add(new File(["GGUF"], "wrong.gguf"));
+    return transfer;
+  });
+  await page.dispatchEvent("body", "drop", { dataTransfer: dropped });
+  await expect(page.locator("#base-error")).toContainText("is not known");
   expect(await complaints(page)).toEqual([]);
 });
 

@@ -15,6 +15,9 @@ export const openSettings = (page: Page) => page.locator("#settings-details > su
 
 export const openRecipe = (page: Page) => page.locator("#recipe-details > summary").click();
 
+/** Opens the conversation with the base, which is folded until there is an adapter. */
+export const openTalk = (page: Page) => page.getByRole("button", { name: "Talk to the base now" }).click();
+
 /** Waits until `step` steps are done. */
 export const reached = (page: Page, step: number) =>
   expect.poll(() => page.locator("#bar").evaluate((bar) => (bar as HTMLProgressElement).value)).toBeGreaterThanOrEqual(step);

@@ -71,7 +71,7 @@ test("pause, reload, continue, finish, talk, download; the program reads it", as
   await expect(saved(page)).toContainText("Finished");
   await page.getByText("Show as a table").click();
   await expect(page.locator(".values tbody tr")).toHaveCount(STEPS);
-  await expect(page.locator("#replies tbody tr")).toHaveCount(1);
+  await expect(page.locator("#replies .exchanges li")).toHaveCount(1);
 
   await page.getByLabel("Message").fill("What is the capital of Peru?");
   await page.getByLabel("Message").press("Enter");
@@ -127,9 +127,9 @@ test("invalid models and samples are refused with one message", async ({ page })
   await page.locator("#settings-details > summary").click();
   await page.getByLabel("A GGUF on this machine").check();
   await page.locator("#base-file").setInputFiles({ name: "photo.gguf", mimeType: "", buffer: Buffer.from("JFIF".repeat(100)) });
-  await expect(page.locator("#plan .error")).toContainText("photo.gguf");
+  await expect(page.locator("#base-error")).toContainText("photo.gguf");
   await page.locator("#base-file").setInputFiles({ name: "half.gguf", mimeType: "", buffer: read("models/tiny-gemma4/tiny-gemma4-Q4_K_M.gguf").subarray(0, 2_000_000) });
-  await expect(page.locator("#plan .error")).toContainText("half.gguf");
+  await expect(page.locator("#base-error")).toContainText("half.gguf");
   await page.locator("#base-file").setInputFiles(join(root, "models/tiny-gemma4/tiny-gemma4-Q4_K_M.gguf"));
   await expect(page.locator("#plan")).toContainText("GPU memory");
   await page.getByLabel("Pasted text").check();

@@ -31,16 +31,19 @@ const POSITIONS: usize = 4096;
 /// Settings for looking at samples while the user's recipe has an error.
 const ANY_RECIPE: &str = "model.base = \"tiny\"\ndata.train = \"samples\"\noutput.dir = \"runs/mine\"";
 
+/// Error of requests that need a GPU where there is none.
+const NO_GPU: &str = "this needs a GPU, and none is open; open the page in a browser with WebGPU";
+
 #[wasm_bindgen(start)]
 fn start() {
     // A panic throws a JavaScript error with its message, which the worker's error handler gets.
     std::panic::set_hook(Box::new(|info| wasm_bindgen::throw_str(&format!("internal error: {info}"))));
 }
 
-/// The device and the queue of requests for it.
+/// The device, if there is one, and the queue of requests for it.
 #[wasm_bindgen]
 pub struct Engine {
-    gpu: Rc<Gpu>,
+    gpu: Option<Rc<Gpu>>,
     jobs: UnboundedSender<Job>,
 }
 
@@ -52,18 +55,27 @@ impl Engine {
         let gpu = Rc::new(gpu);
         let (jobs, queue) = mpsc::unbounded();
         spawn_local(serve(gpu.clone(), queue));
-        Ok(Engine { gpu, jobs })
+        Ok(Engine { gpu: Some(gpu), jobs })
     }
 
-    /// Describes the device.
+    /// An engine without a GPU, which reads samples and does nothing else.
+    #[wasm_bindgen(js_name = withoutGpu)]
+    pub fn without_gpu() -> Engine {
+        let (jobs, queue) = mpsc::unbounded();
+        spawn_local(serve_samples(queue));
+        Engine { gpu: None, jobs }
+    }
+
+    /// Describes the device; undefined without one.
     #[wasm_bindgen(unchecked_return_type = "GpuInfo")]
     pub fn gpu(&self) -> JsValue {
-        let limits = self.gpu.limits();
+        let Some(gpu) = &self.gpu else { return JsValue::UNDEFINED };
+        let limits = gpu.limits();
         to_js(&GpuInfo {
-            name: self.gpu.description(),
-            software: self.gpu.is_software(),
-            kernels: self.gpu.kernels().to_string(),
-            failed_self_test: self.gpu.failed_self_test().map(str::to_string),
+            name: gpu.description(),
+            software: gpu.is_software(),
+            kernels: gpu.kernels().to_string(),
+            failed_self_test: gpu.failed_self_test().map(str::to_string),
             limits: GpuLimits {
                 max_buffer_size: limits.max_buffer_size,
                 max_storage_buffer_binding_size: limits.max_storage_buffer_binding_size,
@@ -103,7 +115,7 @@ impl Engine {
 
     /// Releases the device. Running requests fail.
     pub fn destroy(&self) {
-        self.gpu.destroy();
+        self.gpu.iter().for_each(|gpu| gpu.destroy());
     }
 }
 
@@ -160,6 +172,21 @@ async fn serve(gpu: Rc<Gpu>, mut queue: UnboundedReceiver<Job>) {
     }
 }
 
+/// Runs jobs that read samples until the engine is dropped. Others fail.
+async fn serve_samples(mut queue: UnboundedReceiver<Job>) {
+    while let Ok(mut job) = queue.recv().await {
+        let answer = match job.wanted() {
+            Ok(wanted) if wanted.positions.is_none() => match job.open(&wanted).await {
+                Ok(frozen) => job.read(None, &frozen),
+                Err(problem) => Err(problem),
+            },
+            Ok(_) => Err(Problem::new(NO_GPU)),
+            Err(problem) => Err(problem),
+        };
+        job.end(answer);
+    }
+}
+
 /// Opens the base of `first`, then runs `first` and all jobs on the same base. Returns the first job that needs another.
 async fn on_one_base(gpu: &Gpu, mut first: Job, queue: &mut UnboundedReceiver<Job>) -> Option<Job> {
     let wanted = match first.wanted() {
@@ -174,7 +201,7 @@ async fn on_one_base(gpu: &Gpu, mut first: Job, queue: &mut UnboundedReceiver<Jo
     let (mut job, mut positions) = (first, wanted.positions);
     loop {
         let answer = match positions {
-            None => job.read(gpu, &frozen),
+            None => job.read(Some(gpu), &frozen),
             Some(positions) => job.with_model(gpu, &frozen, positions, &mut model).await,
         };
         job.end(with_device_loss(gpu, answer).await);
@@ -218,7 +245,7 @@ impl Job {
             tree::fill(files.clone());
         }
         let name = source.name();
-        let base = Base::stream(Box::new(Ranges::new(source)), &name).await.map_err(Problem::new)?;
+        let base = Base::stream(Box::new(Ranges::new(source)), &name).await.map_err(Problem::of_base)?;
         Ok(OpenBase::of(base, &wanted.template)?)
     }
 
@@ -256,13 +283,14 @@ impl Job {
     }
 
     /// Runs a request that needs no model.
-    fn read(&mut self, gpu: &Gpu, frozen: &OpenBase) -> Answer {
+    fn read(&mut self, gpu: Option<&Gpu>, frozen: &OpenBase) -> Answer {
         match self.request.take() {
             Some(Request::Samples { recipe, files }) => {
                 let recipe = parse(&recipe).or_else(|_| parse(ANY_RECIPE))?;
                 Ok(to_js(&samples::read(frozen, &recipe, files)?))
             }
             Some(Request::Check { recipe, files }) => {
+                let gpu = gpu.ok_or_else(|| Problem::new(NO_GPU))?;
                 Ok(to_js(&train::check(gpu, frozen, &parse(&recipe)?, files)?))
             }
             _ => Err(Problem::new("the request has run already")),

@@ -21,6 +21,11 @@ impl Problem {
         Problem { kind: "other", message: message.to_string(), key: None, line: None, column: None }
     }
 
+    /// A problem with the base.
+    pub fn of_base(message: impl Display) -> Problem {
+        Problem { kind: "base", ..Problem::new(message) }
+    }
+
     /// A problem with a key of the recipe.
     pub fn of_key(key: &str, message: impl Display) -> Problem {
         Problem { kind: "recipe", key: Some(key.into()), ..Problem::new(message) }
@@ -99,6 +104,7 @@ impl From<RunError> for Problem {
         // Conflicts are about keys of the recipe.
         match &error {
             RunError::Conflict(_) => Problem { kind: "recipe", ..Problem::new(error) },
+            RunError::Base(_) => Problem::of_base(error),
             _ => Problem::new(error),
         }
     }

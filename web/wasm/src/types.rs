@@ -371,7 +371,7 @@ pub struct Measured {
 #[derive(Serialize, Tsify)]
 #[tsify(missing_as_null)]
 pub struct Problem {
-    #[tsify(type = "\"recipe\" | \"lost\" | \"other\"")]
+    #[tsify(type = "\"recipe\" | \"base\" | \"lost\" | \"other\"")]
     pub kind: &'static str,
     pub message: String,
     /// The key of the recipe, `section.key`.

@@ -1,6 +1,6 @@
 /** Requests to the program that serves the page. */
 
-import { RecipeError, TrainError } from "../errors";
+import { BaseError, RecipeError, TrainError } from "../errors";
 
 /** How often a request is tried if the program does not answer, and the pause between. */
 const ATTEMPTS = 4;
@@ -14,7 +14,7 @@ const GONE = "the program has ended: start `rullama-train ui` again, and open th
 
 /** An error of the program. */
 interface Problem {
-  kind?: "recipe" | "other";
+  kind?: "recipe" | "base" | "other";
   message?: string;
   key?: string | null;
   line?: number | null;
@@ -26,6 +26,7 @@ interface Problem {
 /** The error that a problem stands for. */
 export function toError({ kind, message, key, line, column, error }: Problem): TrainError {
   const text = message ?? error?.message ?? "the program answered with an unknown error";
+  if (kind === "base") return new BaseError(text);
   if (kind !== "recipe") return new TrainError(text);
   return new RecipeError(text, { ...(key && { key }), ...(line && { line }), ...(column && { column }) });
 }

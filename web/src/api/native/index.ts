@@ -63,6 +63,7 @@ export async function open(): Promise<Trainer> {
     folder: state.folder,
     ollama: state.ollama,
     bases: () => get("bases"),
+    ping: async () => void (await get("state")),
     async attach(): Promise<Run | null> {
       const { run } = await get<State>("state");
       return run && !run.delivered ? follow(() => Promise.resolve()) : null;
