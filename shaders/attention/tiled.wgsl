@@ -4,7 +4,7 @@
 //
 // A workgroup computes the results of some rows of one head, its own: queries, or keys in backward_k and backward_v. It takes 32 of the
 // others at a time: slices of 4·{SLICE4} columns for scores, and 64 columns for sums over the others. Operands may be f16; weights and
-// sums are f32.
+// sums are f32. Where threads have few registers, several workgroups compute the same scores, each with other columns of the sums.
 #if {HALF}
 enable f16;
 #end
@@ -33,10 +33,15 @@ var<workgroup> stage: array<vec4<operand>, {STAGE}>;
 // Weights, or score gradients, [others, own]; in forward also maxima and sums.
 var<workgroup> block: array<vec{ROWS}<f32>, 32 * {THREADS} / 16>;
 
+#if {FEW}
+var<private> before: u32; // columns of other workgroups' sums before the own ones, in fours
+#else
+const before: u32 = 0u;
+#end
 #for j in 0..2
 var<private> s{j}: vec{ROWS}<f32>; // scores with other lane % 16 + 16·j
 #end
-// Sums of the own rows, four columns from 4·(lane % 16) + 64·c on.
+// Sums of the own rows, four columns from 4·(before + lane % 16) + 64·c on.
 #for c in 0..{COLS}
 #for r in 0..{ROWS}
 var<private> acc{c}_{r}: vec4<f32>;
@@ -134,10 +139,15 @@ fn leave(lane: u32) {
 #end
 }
 
-// acc[own] += Σ block[other, own]·other
+// acc[own] += Σ block[other, own]·other. The next columns are loaded while some are added; with few registers they are not, and the number
+// of rows is one that the compiler does not know, so that it cannot mix the rounds of the loop.
 #for (name, other) in (add_values, v) (add_keys, k) (add_queries, q) (add_gradients, dout)
 fn load_to_{name}(other: u32, head: u32, column: u32) -> vec4<operand> {
+#if {FEW}
+    if HEAD4 % ({COLS}u * 16u) != 0u && column >= HEAD4 {
+#else
     if column >= HEAD4 {
+#end
         return vec4<operand>();
     }
     return load_{other}(other, head, column);
@@ -146,18 +156,28 @@ fn load_to_{name}(other: u32, head: u32, column: u32) -> vec4<operand> {
 fn {name}(first: u32, head: u32, lane: u32) {
 #for n in 0..{PARTS}
     let other{n} = first + {n}u * GROUPS + lane / 16u;
+#if !{FEW}
     var value{n} = load_to_{name}(other{n}, head, lane % 16u);
+#end
 #end
 #for c in 0..{COLS}
     workgroupBarrier();
 #for n in 0..{PARTS}
+#if {FEW}
+    stage[{n}u * THREADS + lane] = load_to_{name}(other{n}, head, before + {c}u * 16u + lane % 16u);
+#else
     stage[{n}u * THREADS + lane] = value{n};
 #end
+#end
     workgroupBarrier();
+#if {FEW}
+    for (var row = 0u; row < min(OTHERS, params.rows - first); row++) {
+#else
 #for n in 0..{PARTS}
     value{n} = load_to_{name}(other{n}, head, {c}u * 16u + 16u + lane % 16u);
 #end
     for (var row = 0u; row < OTHERS; row++) {
+#end
         let value = vec4<f32>(stage[row * 16u + lane % 16u]);
         let by = block[row * GROUPS + lane / 16u];
 #for r in 0..{ROWS}
@@ -172,7 +192,7 @@ fn {name}(first: u32, head: u32, lane: u32) {
 fn store_rows(own0: u32, head: u32, factor: vec{ROWS}<f32>, lane: u32) {
     let rows = own_rows(own0, lane);
 #for c in 0..{COLS}
-    let column{c} = {c}u * 16u + lane % 16u;
+    let column{c} = before + {c}u * 16u + lane % 16u;
 #for r in 0..{ROWS}
     if column{c} < HEAD4 && rows[{r}] < params.rows {
         result[query_at(rows[{r}], head) + column{c}] = factor[{r}] * acc{c}_{r};
@@ -201,6 +221,9 @@ fn seen_key(queries: vec{ROWS}<u32>, first: vec{ROWS}<u32>, key: u32) -> vec{ROW
 
 @compute @workgroup_size(THREADS)
 fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+#if {FEW}
+    before = group.z * {COLS}u * 16u;
+#end
     // The last queries see the most keys, so they start first.
     let own0 = (groups.x - 1u - group.x) * OWN;
     let head = group.y;
@@ -254,33 +277,18 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gro
         sum += block[i * GROUPS + lane / 16u];
     }
 #for r in 0..{ROWS}
-    if lane % 16u == 0u && queries[{r}] < params.rows {
+    if before + lane % 16u == 0u && queries[{r}] < params.rows {
         row_lse[query_row(queries[{r}], head)] = most[{r}] + log(sum[{r}]);
     }
 #end
     store_rows(own0, head, 1.0 / sum, lane);
 }
 
-// delta = Σ dout·out, and the power of two that undoes scaling dout's largest value into [½, 1), one thread per row and head; `q` is
-// bound to out.
-@compute @workgroup_size(64)
-fn delta(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    let row = (group.x + group.y * groups.x) * 64u + lane;
-    if row >= params.rows * params.heads {
-        return;
-    }
-    var sum = 0.0;
-    var most = vec4<f32>();
-    for (var d = 0u; d < HEAD4; d++) {
-        let gradient = dout[row * HEAD4 + d];
-        sum += dot(q[row * HEAD4 + d], gradient);
-        most = max(most, abs(gradient));
-    }
-    row_delta[row] = vec2<f32>(sum, undoing(exponent(most4(most))));
-}
-
 @compute @workgroup_size(THREADS)
 fn backward_q(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+#if {FEW}
+    before = group.z * {COLS}u * 16u;
+#end
     let own0 = (groups.x - 1u - group.x) * OWN;
     let head = group.y;
     let queries = own_rows(own0, lane);
@@ -341,6 +349,9 @@ fn key_weights(own0: u32, others: u32, head: u32, lane: u32) {
 // dk of one query head, [T, H, K]: sum_heads adds up the heads that share a key.
 @compute @workgroup_size(THREADS)
 fn backward_k(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+#if {FEW}
+    before = group.z * {COLS}u * 16u;
+#end
     let own0 = group.x * OWN;
     let head = group.y;
     let end = end_query(own0);
@@ -366,6 +377,9 @@ fn backward_k(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation
 // dv of one query head, [T, H, K].
 @compute @workgroup_size(THREADS)
 fn backward_v(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+#if {FEW}
+    before = group.z * {COLS}u * 16u;
+#end
     let own0 = group.x * OWN;
     let head = group.y;
     let end = end_query(own0);
@@ -380,18 +394,4 @@ fn backward_v(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation
     store_rows(own0, head, vec{ROWS}<f32>(1.0), lane);
 }
 
-// dk or dv += the gradients of the query heads that share it; `q` is bound to these [T, H, K].
-@compute @workgroup_size(64)
-fn sum_heads(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    let i = (group.x + group.y * groups.x) * 64u + lane;
-    if i >= params.rows * params.kv_heads * HEAD4 {
-        return;
-    }
-    let sharing = params.heads / params.kv_heads;
-    let first = i / HEAD4 * sharing * HEAD4 + i % HEAD4;
-    var sum = result[i];
-    for (var s = 0u; s < sharing; s++) {
-        sum += q[first + s * HEAD4];
-    }
-    result[i] = sum;
-}
+#import common/attention_heads

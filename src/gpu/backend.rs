@@ -36,6 +36,10 @@ pub enum Backend {
 pub(super) const NVIDIA: u32 = 0x10de;
 /// AMD's number as a vendor.
 pub(super) const AMD: u32 = 0x1002;
+/// Intel's number as a vendor.
+pub(super) const INTEL: u32 = 0x8086;
+/// Qualcomm's number as a vendor.
+pub(super) const QUALCOMM: u32 = 0x5143;
 
 impl Backend {
     /// The backends of wgpu; none for CUDA.

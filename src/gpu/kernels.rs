@@ -2,7 +2,7 @@
 
 use std::sync::RwLock;
 
-use super::backend::AMD;
+use super::backend::{AMD, INTEL, QUALCOMM};
 use super::{Gpu, GpuError, KernelSetting};
 
 /// The least size of products that run in CUDA.
@@ -57,6 +57,7 @@ pub struct Kernels {
     software_lanes: Option<u32>,
     workgroups_to_fill: usize,
     orders_storage: bool,
+    few_registers: bool,
     cuda: Option<Least>,
 }
 
@@ -168,6 +169,11 @@ impl Kernels {
         self.orders_storage
     }
 
+    /// Whether a thread has about 100 registers, not 255: attention with long heads makes its sums in parts then.
+    pub fn few_registers(&self) -> bool {
+        self.few_registers
+    }
+
     /// These kernels without those of CUDA.
     pub fn without_cuda(self) -> Kernels {
         Kernels { cuda: None, ..self }
@@ -191,6 +197,11 @@ impl Kernels {
         Kernels { workgroups_to_fill: workgroups, ..self }
     }
 
+    /// These kernels, as on a device whose threads have few registers.
+    pub fn with_few_registers(self) -> Kernels {
+        Kernels { few_registers: true, ..self }
+    }
+
     /// These kernels, as on a device that orders storage.
     pub fn ordering_storage(self) -> Kernels {
         Kernels { orders_storage: true, ..self }
@@ -210,6 +221,12 @@ impl std::fmt::Display for Matrices {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "f16 on {0}×{0} cooperative matrices", self.edge)
     }
+}
+
+/// Whether threads of a GPU have so few registers that attention with long heads spills in its usual form: those of Intel's, Apple's and
+/// Qualcomm's do in their compilers (docs/precision.md), those of AMD's and NVIDIA's do not. Of others that is not known.
+pub fn has_few_registers(vendor: u32, name: &str) -> bool {
+    [INTEL, QUALCOMM].contains(&vendor) || name.starts_with("Apple")
 }
 
 impl Gpu {
@@ -239,6 +256,7 @@ impl Gpu {
             // A software device has only a few cores, and each dispatch is expensive.
             workgroups_to_fill: if self.is_software() { 0 } else { 4096 },
             orders_storage: tier == Tier::Coop16,
+            few_registers: has_few_registers(self.info.vendor, &self.info.name),
             cuda: (tier == Tier::Coop16 && self.has_cuda()).then_some(WORTH_CUDA),
         })
     }
@@ -320,5 +338,18 @@ impl Gpu {
                 limits.max_compute_invocations_per_workgroup.min(limits.max_compute_workgroup_size_x) as usize
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::has_few_registers;
+
+    #[test]
+    fn registers_by_vendor() {
+        let gpus = [(0x8086, "Arc"), (0x106b, "Apple M1 (G13G A0)"), (0, "Apple M3"), (0x5143, "Adreno")];
+        assert!(gpus.iter().all(|(vendor, name)| has_few_registers(*vendor, name)));
+        let others = [(0x1002, "RX 7900 XTX"), (0x10de, "RTX 4090"), (0x10005, "llvmpipe"), (0, "")];
+        assert!(!others.iter().any(|(vendor, name)| has_few_registers(*vendor, name)));
     }
 }

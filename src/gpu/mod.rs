@@ -40,7 +40,7 @@ pub use bind_groups::BindGroups;
 pub(crate) use buffers::{ARRIVALS, PARTIAL_SUMS};
 use error::Fault as DeviceFault;
 pub use error::GpuError;
-pub use kernels::{Kernels, Least, Matrices, Products, Tier};
+pub use kernels::{Kernels, Least, Matrices, Products, Tier, has_few_registers};
 pub(crate) use launch::ptx;
 pub use launch::{Entry, Launch};
 #[doc(hidden)]

@@ -72,6 +72,8 @@ const CUDA: &[Variant] = &[Variant::Cuda];
 const PACKED: &[Variant] = &[Variant::Packed];
 /// Kernels of GPUs that a software renderer runs too.
 const GPUS: &[Variant] = &[Variant::Plain, Variant::F16, Variant::Coop8];
+/// Kernels of rows, without matrices.
+const TILED_ROWS: &[Variant] = &[Variant::Plain, Variant::F16];
 const TILES: &[Variant] = &[Variant::Coop16, Variant::Cuda];
 const ATTENTION: &[Variant] =
     &[Variant::F32, Variant::Plain, Variant::F16, Variant::Coop8, Variant::Coop16, Variant::Cuda];
@@ -108,7 +110,7 @@ const MANY: &[GgmlType] = &[
 ];
 const RARE: &[GgmlType] = &[IQ2_XXS, IQ2_XS, IQ3_S, IQ1_S, IQ1_M, TQ1_0, TQ2_0, NVFP4, Q1_0, Q2_0];
 
-const CASES: [Case; 135] = [
+const CASES: [Case; 138] = [
     case("adamw", "ten steps of adamw and sgd, with clipping", F32, adamw::ten_steps),
     case("adamw", "gradients that are not finite", F32, adamw::non_finite),
     case("argmax", "the likeliest token", F32, decoding::likeliest),
@@ -118,6 +120,15 @@ const CASES: [Case; 135] = [
     }),
     case("attention", "forward and backward", GPUS, |gpu| {
         attention::forward_and_backward(gpu, &[4, 100, 128, 512])
+    }),
+    case("attention", "forward and backward, few registers", TILED_ROWS, |gpu| {
+        attention::forward_and_backward(&few_registers(gpu), &[260])
+    }),
+    slow("attention", "forward and backward, few registers, other head sizes", TILED_ROWS, |gpu| {
+        attention::forward_and_backward(&few_registers(gpu), &[32, 64, 100, 256, 512])
+    }),
+    case("attention", "large scores, few registers", TILED_ROWS, |gpu| {
+        attention::large_scores(&few_registers(gpu))
     }),
     slow("attention", "forward and backward, other head sizes", GPUS, |gpu| {
         attention::forward_and_backward(gpu, &[32, 64, 256])
@@ -314,4 +325,9 @@ fn main() -> std::process::ExitCode {
 /// Runs a test with every product cut into as many parts as its sum allows.
 fn split(gpu: &Gpu, test: Run) -> check::Outcome {
     test(&gpu.with_kernels(gpu.kernels().filling(1 << 20)))
+}
+
+/// The device with the kernels of GPUs whose threads have few registers.
+fn few_registers(gpu: &Gpu) -> Gpu {
+    gpu.with_kernels(gpu.kernels().with_few_registers())
 }

@@ -129,18 +129,29 @@ const OWN_ROWS: usize = 16;
 /// Rows that a workgroup of shaders/attention/coop8.wgsl makes results for.
 const COOP8_OWN_ROWS: usize = 32;
 
+/// Columns of the sums that a thread with few registers holds: with four rows of 64 columns, no GPU that was tried spills.
+const FEW_COLUMNS: usize = 256;
+
+/// Workgroups that share the columns of a head's sums.
+fn passes(head_size: usize, few_registers: bool) -> usize {
+    if few_registers { head_size.div_ceil(FEW_COLUMNS) } else { 1 }
+}
+
 /// The sizes of the shader for heads of `head_size`, a multiple of 4, at most [`MAX_HEAD_SIZE`]. In f32 it takes the 16 KiB of
 /// workgroup memory that every WebGPU device has.
-pub fn sizes(head_size: usize, half: bool) -> Vec<(&'static str, u32)> {
-    let threads = if half { 128 } else { 64 };
-    let slice4 = if half { 8 } else { 4 };
+pub fn sizes(head_size: usize, half: bool, few_registers: bool) -> Vec<(&'static str, u32)> {
+    // Short rows of f16 have enough.
+    let few_registers = few_registers && (head_size > 64 || !half);
+    let threads = if half || few_registers { 128 } else { 64 };
+    let slice4 = if half && !few_registers { 8 } else { 4 };
     let staged = OWN_ROWS + 32;
     let sizes = [
         ("HEAD4", head_size / 4),
+        ("FEW", few_registers.into()),
         ("THREADS", threads),
         ("ROWS", OWN_ROWS / (threads / 16)),
         ("PARTS", 512 / threads),
-        ("COLS", head_size.div_ceil(64)),
+        ("COLS", head_size.div_ceil(64).div_ceil(passes(head_size, few_registers))),
         ("SLICE4", slice4),
         ("LOADS", (staged * slice4).div_ceil(threads)),
         ("STAGE", (staged * (slice4 + 1)).max(512)),
@@ -174,7 +185,7 @@ impl<'a> Attention<'a> {
                 .with_size("LANES", lanes)
                 .with_sizes(coop8_sizes(self.head_size)),
             _ => Kernel::new("attention/tiled", entry)
-                .with_sizes(sizes(self.head_size, half(rec)))
+                .with_sizes(sizes(self.head_size, half(rec), rec.gpu().kernels().few_registers()))
                 .with_size("CAP", cap(self.softcap)),
         };
         let has_sinks = bindings.iter().any(|binding| binding.index == SINKS);
@@ -201,12 +212,12 @@ impl<'a> Attention<'a> {
     }
 
     fn blocks(&self, rec: &Recorder, heads: usize) -> [u32; 3] {
-        let block = match self.shader(rec) {
-            Shader::Plain => OWN_ROWS,
-            Shader::Simd(lanes) => 2 * lanes as usize,
-            Shader::Matrices(_) => COOP8_OWN_ROWS,
+        let (block, passes) = match self.shader(rec) {
+            Shader::Plain => (OWN_ROWS, passes(self.head_size, rec.gpu().kernels().few_registers())),
+            Shader::Simd(lanes) => (2 * lanes as usize, 1),
+            Shader::Matrices(_) => (COOP8_OWN_ROWS, 1),
         };
-        [self.rows.div_ceil(block) as u32, heads as u32, 1]
+        [self.rows.div_ceil(block) as u32, heads as u32, passes as u32]
     }
 
     /// `out` `[T, H, K]` and the row log-sum-exp `lse` `[T, H]` from `q` `[T, H, K]`, `k` and `v` `[T, G, K]`.

@@ -71,13 +71,15 @@ pub(super) fn software() -> Vec<Sizes> {
 }
 
 pub(super) fn attention_tiled() -> Vec<Sizes> {
-    let each = |half| {
-        let cap = attention::cap(Some(50.0));
-        [(4, 0, 0), (64, 1, cap), (100, 0, 0), (256, 0, cap), (512, 0, 0)].map(|(size, sinks, cap)| {
-            [&attention::sizes(size, half)[..], &[("SINKS", sinks), ("CAP", cap)]].concat()
+    let cap = attention::cap(Some(50.0));
+    let heads = [(4, 0, 0), (64, 1, cap), (100, 0, 0), (256, 0, cap), (512, 0, 0)];
+    let each = |half, few| {
+        heads.map(|(size, sinks, cap)| {
+            [&attention::sizes(size, half, few)[..], &[("SINKS", sinks), ("CAP", cap)]].concat()
         })
     };
-    [each(false), each(true)].concat()
+    // Short heads in f16 are alike for all.
+    [&each(false, false)[..], &each(true, false), &each(false, true), &each(true, true)[2..]].concat()
 }
 
 pub(super) fn attention_coop8() -> Vec<Sizes> {
