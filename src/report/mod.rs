@@ -20,10 +20,11 @@ use crate::run::metrics::{Evaluation, History, RunNotice, Scores, StepMetrics};
 use crate::run::{Identity, Run, Status, identity};
 use crate::verify::Effect;
 use chart::{Chart, Series};
-use text::{date, duration, escape, grouped, number, percent, setting, small};
+use text::{duration, escape, grouped, number, percent, setting, small};
 
 pub use range::Range;
 pub use sweep::{Point, Sweep};
+pub use text::date;
 
 /// Name of the file.
 pub const FILE: &str = "report.html";

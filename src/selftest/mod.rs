@@ -62,7 +62,8 @@ pub struct Usable {
     pub kernels: Option<Kernels>,
     /// Faster ones that do not.
     pub failed: Vec<Failed>,
-    /// Operations per second of a product, with operands in f32 and in f16, where both compute right and nothing is faster for sure.
+    /// Operations per second of products and attention, with operands in f32 and in f16, where both compute right and nothing is faster
+    /// for sure.
     pub measured: Option<[f64; 2]>,
 }
 
@@ -103,7 +104,7 @@ async fn in_both(gpu: &Gpu, kernels: Kernels, golden: &Golden) -> Option<[f64; 2
     };
     let other = gpu.kernels_of(other).filter(|_| !gpu.is_software())?;
     short(&gpu.with_kernels(other), golden).await.ok().filter(|()| gpu.take_reported().is_none())?;
-    let speed = |tier| Some(speed::measure(&gpu.with_kernels(gpu.kernels_of(tier)?)).ok()?.operations);
+    let speed = |tier| Some(speed::measure(&gpu.with_kernels(gpu.kernels_of(tier)?)).ok()?.of_step());
     Some([speed(Tier::F32)?, speed(Tier::F16)?])
 }
 

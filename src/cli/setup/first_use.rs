@@ -22,7 +22,7 @@ struct Verdict {
     device: String,
     /// Kernels that compute wrongly, and what.
     failed: BTreeMap<String, String>,
-    /// Operations per second of a product in f32 and in f16, where either may be the faster.
+    /// Operations per second of products and attention in f32 and in f16, where either may be the faster.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     measured: Option<[f64; 2]>,
 }
@@ -91,7 +91,7 @@ fn verdict(gpu: &Gpu) -> Result<Verdict> {
     if let Some([f32, f16]) = verdict.measured {
         let taken = faster([f32, f16]);
         eprintln!(
-            "note: a product ran at {:.0} GFLOP/s in f32 and {:.0} in f16; auto takes {taken} here",
+            "note: products and attention ran at {:.0} GFLOP/s in f32 and {:.0} in f16; auto takes {taken} here",
             f32 / 1e9,
             f16 / 1e9
         );

@@ -1,5 +1,8 @@
 //! `selftest`: whether this GPU computes right, and how fast, with a block to paste into an issue.
 
+mod report;
+
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -13,7 +16,7 @@ use rullama_train::selftest::speed::{self, Speed};
 use rullama_train::selftest::{self, memory};
 use serde_json::json;
 
-use super::output::{self, line, text};
+use super::output::{self, Progress, line, text};
 use super::setup::device::Device;
 
 /// Options of `selftest`.
@@ -28,6 +31,10 @@ pub struct SelftestArgs {
     /// GPU to test: part of its name.
     #[arg(long, value_name = "NAME")]
     gpu: Option<String>,
+    /// File to write for an issue: the device, every kind of kernels that it can run with their checks, margins and speeds, and a short
+    /// bench of the tiny base, as one JSON object. With --kernels, of these kernels alone.
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
     /// Print one JSON object.
     #[arg(long)]
     json: bool,
@@ -40,11 +47,13 @@ const STEPS: u64 = 10;
 struct Outcome {
     name: String,
     wrong: Option<String>,
+    /// Largest error as a share of what is allowed, where the check tells it.
+    margin: Option<f64>,
     seconds: f64,
 }
 
-/// The findings.
-struct Report {
+/// Findings on one kind of kernels.
+struct Findings {
     outcomes: Vec<Outcome>,
     /// `None` where measuring failed.
     speed: Option<Speed>,
@@ -55,52 +64,67 @@ struct Report {
 /// Tests the device and prints the result. The status is 1 where anything is wrong.
 pub fn run(args: &SelftestArgs) -> Result<ExitCode> {
     output::progress::silence(args.json);
-    let started = Instant::now();
     let gpu = Device::open_untested(args.backend, args.gpu.as_deref(), args.kernels)?;
     if !args.json {
         output::device(&gpu);
     }
-    let copied = if gpu.is_software() { 16 << 20 } else { 64 << 20 };
     let spinner = output::spinner("testing");
+    let found = test(&gpu, &spinner);
+    let written = args.report.as_deref().map(|file| report::write(file, args, &gpu, &found, &spinner));
+    spinner.finish_and_clear();
+    if args.json {
+        text(found.json(&gpu));
+    } else {
+        found.print(&gpu);
+    }
+    let others_are_right = written.transpose()?.unwrap_or(true);
+    if let Some(file) = args.report.as_deref().filter(|_| !args.json) {
+        report::print(file, others_are_right);
+    }
+    Ok(if found.is_right() && others_are_right { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Tests the kernels of `gpu`.
+fn test(gpu: &Gpu, spinner: &Progress) -> Findings {
+    let started = Instant::now();
+    let copied = if gpu.is_software() { 16 << 20 } else { 64 << 20 };
     let mut outcomes = Vec::new();
-    let mut note = |name: String, test: &dyn Fn() -> Result<(), String>| {
+    let mut note = |name: String, test: &dyn Fn() -> Result<Option<f64>, String>| {
         spinner.set_message(name.clone());
         let started = Instant::now();
-        let wrong = test().err();
+        let found = test();
         // A device that reported an error would fail every later check.
         let wrong = gpu
             .take_reported()
-            .or(wrong)
+            .or(found.as_ref().err().cloned())
             .map(|reason| reason.split_whitespace().collect::<Vec<_>>().join(" "));
-        outcomes.push(Outcome { name, wrong, seconds: started.elapsed().as_secs_f64() });
+        let margin = found.ok().flatten();
+        outcomes.push(Outcome { name, wrong, margin, seconds: started.elapsed().as_secs_f64() });
     };
-    let checks = || CHECKS.iter().filter(|check| check.is_for(&gpu));
+    let checks = || CHECKS.iter().filter(|check| check.is_for(gpu));
     note("kernels: compiled".into(), &|| {
-        selftest::compile(&gpu, checks()).map_err(|error| error.to_string())
+        selftest::compile(gpu, checks()).map(|()| None).map_err(|error| error.to_string())
     });
     for check in checks() {
         let name = format!("{}: {}", check.op, check.name);
-        note(name, &|| block_on(selftest::run(&gpu, check)).map(drop));
+        note(name, &|| block_on(selftest::run(gpu, check)).map(Some));
     }
     for (name, golden) in [("dense", Golden::dense as fn() -> Golden), ("mixture", Golden::mixture)] {
         let name = format!("{name} model: gradients, {STEPS} steps");
-        note(name, &|| block_on(golden().check(&gpu, STEPS)));
+        note(name, &|| block_on(golden().check(gpu, STEPS)).map(|()| None));
     }
     note(format!("memory: {} copied", output::bytes(copied as u64)), &|| {
-        block_on(memory::copy(&gpu, copied))
+        block_on(memory::copy(gpu, copied)).map(|()| None)
     });
-    let speed = speed::measure(&gpu).ok();
-    spinner.finish_and_clear();
-    let report = Report { outcomes, speed, copied, seconds: started.elapsed().as_secs_f64() };
-    if args.json {
-        text(report.json(&gpu));
-    } else {
-        report.print(&gpu);
-    }
-    Ok(if report.wrong().next().is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    let speed = speed::measure(gpu).ok();
+    Findings { outcomes, speed, copied, seconds: started.elapsed().as_secs_f64() }
 }
 
-impl Report {
+impl Findings {
+    fn is_right(&self) -> bool {
+        self.wrong().next().is_none()
+    }
+
     fn wrong(&self) -> impl Iterator<Item = (&str, &str)> {
         self.outcomes.iter().filter_map(|outcome| Some((outcome.name.as_str(), outcome.wrong.as_deref()?)))
     }
@@ -110,10 +134,11 @@ impl Report {
     }
 
     fn speed(&self) -> String {
-        self.speed.map_or("not measured".into(), |Speed { operations, bytes }| {
+        self.speed.map_or("not measured".into(), |Speed { operations, attention, bytes }| {
             format!(
-                "{:.1} GFLOP/s in a product with Q4_K weights, {:.1} GB/s copied",
+                "{:.1} GFLOP/s in a product with Q4_K weights, {:.1} in attention, {:.1} GB/s copied",
                 operations / 1e9,
+                attention / 1e9,
                 bytes / 1e9
             )
         })
@@ -136,7 +161,7 @@ impl Report {
         line("checks", format_args!("{} of {checks} right in {:.1} s", self.right(), self.seconds));
         line("speed", self.speed());
         line("result", self.verdict(gpu));
-        if self.wrong().next().is_some() {
+        if !self.is_right() {
             line(
                 "next",
                 "update the GPU's driver; or choose slower kernels, device.kernels = \"f32\" in the recipe",
@@ -174,27 +199,40 @@ impl Report {
     }
 
     fn json(&self, gpu: &Gpu) -> serde_json::Value {
-        let (backend, driver) = gpu.driver();
-        let limits = gpu.limits();
         let checks: Vec<_> = self
             .outcomes
             .iter()
-            .map(
-                |outcome| json!({ "name": outcome.name, "wrong": outcome.wrong, "seconds": outcome.seconds }),
-            )
+            .map(|outcome| {
+                let Outcome { name, wrong, margin, seconds } = outcome;
+                json!({ "name": name, "wrong": wrong, "margin": margin, "seconds": seconds })
+            })
             .collect();
-        json!({
-            "version": env!("CARGO_PKG_VERSION"), "device": gpu.device_name(), "backend": backend, "driver": driver,
-            "kernels": gpu.kernels().to_string(), "right": self.wrong().next().is_none(), "seconds": self.seconds,
+        let own = json!({
+            "kernels": gpu.kernels().to_string(), "right": self.is_right(), "seconds": self.seconds,
             "operations_per_second": self.speed.map(|speed| speed.operations),
+            "attention_operations_per_second": self.speed.map(|speed| speed.attention),
             "copy_bytes_per_second": self.speed.map(|speed| speed.bytes), "copied_bytes": self.copied,
-            "limits": {
-                "binding_bytes": limits.max_storage_buffer_binding_size, "buffer_bytes": limits.max_buffer_size,
-                "workgroup_bytes": limits.max_compute_workgroup_storage_size,
-                "threads": limits.max_compute_invocations_per_workgroup, "subgroups": gpu.subgroup_sizes(),
-                "f16": gpu.half(),
-            },
             "checks": checks,
-        })
+        });
+        let mut all = device(gpu);
+        if let (Some(all), serde_json::Value::Object(own)) = (all.as_object_mut(), own) {
+            all.extend(own);
+        }
+        all
     }
+}
+
+/// The device and its limits.
+fn device(gpu: &Gpu) -> serde_json::Value {
+    let (backend, driver) = gpu.driver();
+    let limits = gpu.limits();
+    json!({
+        "version": env!("CARGO_PKG_VERSION"), "device": gpu.device_name(), "backend": backend, "driver": driver,
+        "limits": {
+            "binding_bytes": limits.max_storage_buffer_binding_size, "buffer_bytes": limits.max_buffer_size,
+            "workgroup_bytes": limits.max_compute_workgroup_storage_size,
+            "threads": limits.max_compute_invocations_per_workgroup, "subgroups": gpu.subgroup_sizes(),
+            "f16": gpu.half(),
+        },
+    })
 }
