@@ -8,6 +8,7 @@ import argparse
 import collections
 import json
 import pathlib
+import re
 import sys
 
 # Names that the drivers give to what they count: RADV, ANV, NVK, Turnip, Honeykrisp.
@@ -53,22 +54,25 @@ HOT = [
 ]
 
 
-def page(tables):
-    """A table of registers, waves and spills: the largest of the sizes of a kernel."""
-    heads = [title for title, _ in tables]
-    lines = ["| kernel | " + " | ".join(heads) + " |", "|---" * (len(heads) + 1) + "|"]
+def hot(rows):
+    """Registers, waves and spills of the hottest kernels: the largest of the sizes of each."""
+    cells = {}
     for title, start, sizes in HOT:
-        cells = []
-        for _, rows in tables:
-            found = [c for n, _, v, c in rows if v == "ok" and n.startswith(start) and all(s in n.split() for s in sizes)]
-            worst = max(found, key=lambda c: (first(c, SPILLS), first(c, REGISTERS)), default=None)
-            if worst is None:
-                cells.append("–")
-                continue
-            spills = first(worst, SPILLS)
-            waves = first(worst, WAVES)
-            cells.append(f"{first(worst, REGISTERS):.0f}" + (f" / {waves:.0f}" if waves else "") + (f", {spills:.0f} spilled" if spills else ""))
-        lines.append(f"| {title} | " + " | ".join(cells) + " |")
+        found = [c for n, _, v, c in rows if v == "ok" and n.startswith(start) and all(s in n.split() for s in sizes)]
+        worst = max(found, key=lambda c: (first(c, SPILLS), first(c, REGISTERS)), default=None)
+        if worst is None:
+            cells[title] = "–"
+            continue
+        spills, waves = first(worst, SPILLS), first(worst, WAVES)
+        cells[title] = f"{first(worst, REGISTERS):.0f}" + (f" / {waves:.0f}" if waves else "") + (f", {spills:.0f} spilled" if spills else "")
+    return cells
+
+
+def page(kept):
+    """A table of the hottest kernels on every GPU that is kept."""
+    gpus = [gpu for _, gpu in sorted(kept.items())]
+    lines = ["| kernel | " + " | ".join(gpu["device"] for gpu in gpus) + " |", "|---" * (len(gpus) + 1) + "|"]
+    lines += [f"| {title} | " + " | ".join(gpu["hot"][title] for gpu in gpus) + " |" for title, _, _ in HOT]
     return "\n".join(lines) + "\n"
 
 
@@ -88,11 +92,10 @@ def main():
     parser.add_argument("--page")
     args = parser.parse_args()
     allowed = json.loads(pathlib.Path(args.allow).read_text()) if args.allow else None
-    found, bad, tables = {}, 0, []
+    found, bad = {}, 0
     for path in args.tables:
         head, rows = read(path)
-        device = next((h.split("\t", 1)[1] for h in head if h.startswith("device\t")), pathlib.Path(path).stem)
-        tables.append((device, rows))
+        told = dict(h.split("\t", 1) for h in head if "\t" in h)
         print(f"== {pathlib.Path(path).stem}: {'; '.join(h.split(chr(9), 1)[-1] for h in head[:3])}")
         tiers = collections.OrderedDict()
         for name, tier, verdict, counts in rows:
@@ -107,8 +110,14 @@ def main():
             waves = min((first(k[2], WAVES) for k in ok), default=0)
             seconds = [float(k[2]["seconds"]) for k in ok]
             print(f"{tier:9} {len(kernels):9} {len(kernels) - len(ok):6} {len(spill):6} {len(scratch):7} {regs:15.0f} {waves:12.0f} {sum(seconds):8.1f} {max(seconds, default=0):8.2f}")
-            own[tier] = {"failed": len(kernels) - len(ok), "spill": len(spill)}
-        found[pathlib.Path(path).stem] = own
+            own[tier] = {"pipelines": len(kernels), "failed": len(kernels) - len(ok), "spill": len(spill)}
+        name = pathlib.Path(path).stem
+        # Debian's revision says nothing; which weight formats were left out does.
+        driver = re.sub(r"-\d+$", "", told.get("driver", ""))
+        formats = {word for row in rows for word in row[0].split(" ")[1].split("+") if word}
+        if len(formats) < 8:
+            driver += ", weights in " + " and ".join(name.upper() for name in sorted(formats))
+        found[name] = {"device": told.get("device", name), "driver": driver, "hot": hot(rows), "kernels": own}
         failures = [(n, v) for n, _, v, _ in rows if v != "ok"]
         for name, verdict in failures[: args.most]:
             print(f"  failed: {name}: {verdict}")
@@ -118,19 +127,21 @@ def main():
             if spills or scratch:
                 print(f"  {spills:5.0f} spilled, {scratch:6.0f} scratch: {name}")
     if allowed is not None:
-        for gpu, tiers in found.items():
-            for tier, counts in tiers.items():
-                for what, number in counts.items():
-                    most = allowed.get(gpu, {}).get(tier, {}).get(what, 0)
+        for gpu, of_gpu in found.items():
+            for tier, counts in of_gpu["kernels"].items():
+                for what in ["failed", "spill"]:
+                    number = counts[what]
+                    most = allowed.get(gpu, {}).get("kernels", {}).get(tier, {}).get(what, 0)
                     if number > most:
                         bad += 1
                         print(f"WORSE {gpu} {tier}: {number} {what}, expected at most {most}")
     if args.write:
         path = pathlib.Path(args.write)
         kept = json.loads(path.read_text()) if path.exists() else {}
-        path.write_text(json.dumps({**kept, **found}, indent=1, sort_keys=True) + "\n")
-    if args.page:
-        replace(args.page, page(tables))
+        kept = {**kept, **found}
+        path.write_text(json.dumps(kept, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
+        if args.page:
+            replace(args.page, page(kept))
     sys.exit(1 if bad else 0)
 
 

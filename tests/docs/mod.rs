@@ -2,6 +2,7 @@
 //!
 //! `RULLAMA_WRITE_DOCS=1 cargo test --release --test host docs` rewrites the generated parts.
 
+mod gpus;
 mod keys;
 mod links;
 mod measured;
@@ -89,6 +90,16 @@ fn sequences_that_fit_in_the_readme_are_current() {
 #[test]
 fn speeds_beside_pytorch_are_current() {
     assert_part_is_current("docs/benchmarks.md", "peers", &measured::peers());
+}
+
+#[test]
+fn gpus_that_were_tried_are_current() {
+    assert_current("docs/gpus.md", &gpus::page());
+    let readme = read(&root().join("README.md"));
+    let sentence = gpus::sentence();
+    // Lines may break anywhere.
+    let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(words(&readme).contains(&sentence), "README.md: expected the sentence {sentence:?}");
 }
 
 /// A row for each family, from its value.

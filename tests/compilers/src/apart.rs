@@ -15,7 +15,13 @@ pub fn child(filter: &str, from: usize) {
     let mut out = std::io::stdout();
     for (i, p) in pipelines::all().iter().enumerate().skip(from) {
         let edge = [8, 16].into_iter().find(|edge| p.of.text.contains(&format!("coop_mat{edge}x{edge}")));
-        if !p.name.contains(filter) || edge.is_some_and(|edge| !driver.edges.contains(&edge)) {
+        // Kernels that store f16 run only beside matrices of 16×16.
+        let is_packed = p.tier == "packed" && !driver.edges.contains(&16);
+        if !p.name.contains(filter)
+            || is_packed
+            || !p.is_for(driver.few_registers)
+            || edge.is_some_and(|edge| !driver.edges.contains(&edge))
+        {
             continue;
         }
         writeln!(out, "@ {i}").and_then(|()| out.flush()).expect("the parent reads");

@@ -14,6 +14,8 @@ pub struct Driver {
     executables: ash::khr::pipeline_executable_properties::Device,
     /// Edges of the matrices of f16 with sums in f32.
     pub edges: Vec<u32>,
+    /// Whether its threads have few registers.
+    pub few_registers: bool,
     lanes: Option<u32>,
     _library: libloading::Library,
     _entry: ash::Entry,
@@ -46,6 +48,7 @@ impl Driver {
             instance.get_physical_device_properties2(physical, &mut properties);
             let limits = properties.properties.limits;
             let name = text(&properties.properties.device_name);
+            let few_registers = rullama_train::gpu::has_few_registers(properties.properties.vendor_id, &name);
             let extensions = instance.enumerate_device_extension_properties(physical).expect("extensions");
             let has = |name: &CStr| extensions.iter().any(|e| e.extension_name_as_c_str() == Ok(name));
             let matrices = has(ash::khr::cooperative_matrix::NAME);
@@ -119,6 +122,7 @@ impl Driver {
                 device,
                 executables,
                 edges,
+                few_registers,
                 lanes,
                 _library: library,
                 _entry: entry,

@@ -4,6 +4,7 @@ use std::env;
 
 use naga::back::{PipelineConstants, hlsl, msl, pipeline_constants::process_overrides, spv};
 use naga::proc::{BoundsCheckPolicies, BoundsCheckPolicy};
+use naga::valid::{Capabilities, ShaderStages, SubgroupOperationSet, ValidationFlags, Validator};
 use naga::{AddressSpace, ShaderStage};
 
 use crate::combinations::{Combination, combinations};
@@ -34,7 +35,7 @@ pub fn all() -> Vec<Pipeline> {
         |name: &str| env::var(name).ok().map(|v| v.split(',').map(str::to_owned).collect::<Vec<_>>());
     let (tiers, formats) = (listed("TIERS"), listed("FORMATS"));
     let mut pipelines = Vec::new();
-    for of in combinations() {
+    for of in combinations_or_files() {
         let tier = tier(of);
         let last = of.formats.last().map(|format| format.trim_end_matches("_bytes"));
         let is_wanted = tiers.as_ref().is_none_or(|tiers| tiers.iter().any(|wanted| wanted == tier))
@@ -49,6 +50,23 @@ pub fn all() -> Vec<Pipeline> {
         }
     }
     pipelines
+}
+
+/// Every combination, or the expanded shaders of the files that the variable WGSL lists: to try other texts without building.
+fn combinations_or_files() -> Vec<&'static Combination> {
+    let Ok(files) = env::var("WGSL") else { return combinations().iter().collect() };
+    let read = |file: &str| -> &'static Combination {
+        let text = std::fs::read_to_string(file).unwrap_or_else(|error| panic!("{file}: {error}"));
+        let module = naga::front::wgsl::parse_str(&text).unwrap_or_else(|e| panic!("{file}: {e}"));
+        let mut validator = Validator::new(ValidationFlags::all(), Capabilities::all());
+        validator.subgroup_stages(ShaderStages::COMPUTE).subgroup_operations(SubgroupOperationSet::all());
+        let info = validator.validate(&module).unwrap_or_else(|e| panic!("{file}: {e:?}"));
+        let shader = file.to_string().leak();
+        let name = file.to_string();
+        let (formats, sizes) = (Vec::new(), Vec::new());
+        Box::leak(Box::new(Combination { name, shader, formats, sizes, text, module, info, plain: false }))
+    };
+    files.split(',').map(read).collect()
 }
 
 fn tier(of: &Combination) -> &'static str {
@@ -79,6 +97,17 @@ fn constants(p: &Pipeline) -> PipelineConstants {
 }
 
 impl Pipeline {
+    /// Whether a GPU with few registers for a thread, or one with many, runs it.
+    pub fn is_for(&self, few_registers: bool) -> bool {
+        let size = |name: &str| self.of.sizes.iter().find(|(n, _)| *n == name).map(|(_, value)| *value);
+        match (size("FEW"), size("HEAD4"), size("HALF")) {
+            (Some(few), Some(head4), Some(half)) => {
+                (few == 1) == (few_registers && (head4 > 16 || half == 0))
+            }
+            _ => true,
+        }
+    }
+
     pub fn ready(&self) -> Ready {
         let stage = Some((ShaderStage::Compute, self.entry.as_str()));
         let processed = process_overrides(&self.of.module, &self.of.info, stage, &constants(self));
