@@ -27,6 +27,7 @@ mod pull;
 mod quantize;
 mod ranks;
 mod recipe_args;
+mod repair;
 mod selftest;
 mod serve;
 mod setup;
@@ -97,6 +98,8 @@ enum Verb {
     Merge(merge::MergeArgs),
     /// Write a model with its layers in another format, such as a student of its own for `train.objective = "distill"`.
     Quantize(quantize::QuantizeArgs),
+    /// Repair a strongly quantized model: an adapter learns from the same model with more bits. Writes the recipe, and trains.
+    Repair(repair::RepairArgs),
     /// Chat with a base model, with or without adapters.
     Chat(talk::chat::ChatArgs),
     /// Reply to prompts from the command line, a file or stdin.
@@ -144,6 +147,7 @@ impl Verb {
             Verb::Export(_) => "export",
             Verb::Merge(_) => "merge",
             Verb::Quantize(_) => "quantize",
+            Verb::Repair(_) => "repair",
             Verb::Chat(_) => "chat",
             Verb::Generate(_) => "generate",
             Verb::Serve(_) => "serve",
@@ -265,6 +269,7 @@ pub fn run() -> Result<ExitCode> {
             eval::run(&found, &eval)
         }
         (Some(Verb::Bench(args)), _) => return bench::run(&args),
+        (Some(Verb::Repair(args)), _) => return repair::run(&args),
         (Some(Verb::Export(args)), _) => export::run(&args),
         (Some(Verb::Merge(args)), _) => merge::run(&args),
         (Some(Verb::Quantize(args)), _) => quantize::run(&args),

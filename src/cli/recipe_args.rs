@@ -20,6 +20,11 @@ pub struct RecipeArgs {
 }
 
 impl RecipeArgs {
+    /// The recipe as it is in the file.
+    pub fn of(recipe: PathBuf) -> RecipeArgs {
+        RecipeArgs { recipe, overrides: Vec::new() }
+    }
+
     /// Reads the recipe, checks that the files it names exist, and downloads what it names on the Hub.
     pub fn read(&self) -> Result<Recipe> {
         let recipe = self.parse()?;

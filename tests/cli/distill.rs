@@ -195,6 +195,80 @@ pub fn itself(place: Place) {
     );
 }
 
+/// `repair`: the teacher writes text, the base learns from it, `eval` compares, and a task goes on from the adapter.
+pub fn repair(place: Place) {
+    place.run(&["quantize", "tiny", "--type", "q2_k", "--out", "student.gguf"]);
+    let repair = ["repair", "student.gguf", "--teacher", "tiny", "--recipe", "fix.toml"];
+    let written = [&repair[..], &["--write", "10", "--tokens", "8"]].concat();
+    let told = place.run(&[&written[..], &["--only-write", "--json"]].concat());
+    let told: serde_json::Value = serde_json::from_str(&told).expect("one object");
+    assert_eq!((told["data"].as_str(), told["samples"].as_u64()), (Some("fix.jsonl"), Some(10)), "{told}");
+    let text = place.read("fix.jsonl");
+    let rows = String::from_utf8(text.clone()).expect("JSON");
+    assert_eq!(rows.lines().map(|row| row.matches(',').count() + 1).collect::<Vec<_>>(), [8; 10], "{rows}");
+    let expected = "fix.toml already exists: `rullama-train fix.toml` runs or resumes it; choose another name with --recipe, …";
+    place.refused(&written, expected);
+    let told = place.run(&[&written[..], &["--force"]].concat());
+    assert_eq!(place.read("fix.jsonl"), text, "the same seed writes the same texts");
+    assert!(told.contains("tiny writes 10 texts of 8 tokens"), "{told}");
+    assert!(
+        told.contains("rullama-train eval fix.toml --adapter runs/fix shows base, adapter and "),
+        "{told}"
+    );
+    assert!(!place.metrics("runs/fix", "eval_distillation_loss").is_empty());
+
+    let stories = include_str!("../../datasets/stories.jsonl").lines().take(10);
+    place.write("stories.jsonl", stories.map(|line| format!("{line}\n")).collect::<String>());
+    place.run(&[&repair[..], &["--text", "stories.jsonl", "--only-write", "--force"]].concat());
+    place.run(&["fix.toml", "--fresh", "--set", "train.max_steps=10", "--set", "eval.general=false"]);
+    let divergence = place.metrics("runs/fix", "eval_distillation_loss");
+    assert!(divergence[divergence.len() - 1] < 0.8 * divergence[0], "{divergence:?}");
+    let evaluated = place.run(&["eval", "fix.toml", "--adapter", "runs/fix"]);
+    let parts = [
+        "perplexity ",
+        "distance   divergence ",
+        ", the teacher's first choice ",
+        "teacher    tiny: perplexity ",
+    ];
+    parts.iter().for_each(|part| assert!(evaluated.contains(part), "{part}: {evaluated}"));
+    goes_on(&place);
+}
+
+/// A task begins at the repaired model, and goes on from it.
+fn goes_on(place: &Place) {
+    let task = RECIPE.split("[distill]").next().expect("a part").replace("\"distill\"", "\"sft\"");
+    let task = task.replace("rank = 4", "rank = 16\ninit_from = \"runs/fix\"");
+    write(place, &(task + "[eval]\ngeneral = false\n[output]\ndir = \"task\"\n"));
+    place.run(&["recipe.toml"]);
+    let evaluated = place.run(&["eval", "recipe.toml", "--adapter", "runs/fix", "--json"]);
+    let evaluated: serde_json::Value = serde_json::from_str(&evaluated).expect("one object");
+    let repaired = evaluated["results"][1]["eval_loss"].as_f64().expect("a loss");
+    let loss = place.metrics("task", "eval_loss");
+    assert!((loss[0] - repaired).abs() < 1e-6, "the task begins at the repaired model: {loss:?}, {repaired}");
+    assert!(loss[loss.len() - 1] < loss[0], "{loss:?}");
+}
+
+/// Commands that repair nothing.
+pub fn repair_refusals(place: Place) {
+    place.refused(
+        &["repair", "tiny", "--teacher", "tiny"],
+        "--teacher tiny is the base itself, which has nothing to repair; name the same model with more bits, such as its Q8_0",
+    );
+    let qwen = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/qwen3/model.gguf");
+    place.refused(
+        &["repair", "tiny", "--teacher", qwen],
+        "distill.teacher: token … of …qwen3/model.gguf is …",
+    );
+    place.refused(
+        &["repair", "tiny", "--teacher", qwen, "--text", "no.txt"],
+        "no.txt: no such file or folder",
+    );
+    place.refused(
+        &["repair", "tiny", "--teacher", qwen, "--recipe", "x.json"],
+        "x.json: the recipe is written as TOML; choose a name …",
+    );
+}
+
 /// Recipes with a teacher that cannot be one.
 pub fn refusals(place: Place) {
     write(&place, &RECIPE.replace("student.gguf", "tiny"));

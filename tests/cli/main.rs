@@ -71,6 +71,7 @@ const TESTS: &[Test] = &[
     (Needs::Nothing, "an adapter that does not fit is refused", refusals::adapters),
     (Needs::Nothing, "an output path that cannot be written is refused", refusals::places),
     (Needs::Nothing, "a teacher that cannot be one is refused", distill::refusals),
+    (Needs::Nothing, "a repair of nothing is refused", distill::repair_refusals),
     (Needs::Nothing, "metrics that do not suit the samples are refused", metrics::refusals),
     (Needs::Nothing, "evaluation without validation data is refused", refusals::no_validation),
     (Needs::Nothing, "bench options with mistakes are refused", bench::bench_numbers),
@@ -139,6 +140,7 @@ const TESTS: &[Test] = &[
     (Needs::Device, "a run that is killed and resumed gives the same bytes", resume::killed),
     (Needs::Device, "a student learns from a teacher, killed and resumed", distill::distill),
     (Needs::Device, "a base learns from itself with a context", distill::itself),
+    (Needs::Device, "a strongly quantized base is repaired", distill::repair),
     (
         Needs::Device,
         "a run that compares answers, killed and resumed, gives the same bytes",

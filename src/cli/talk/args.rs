@@ -48,6 +48,22 @@ pub struct ModelArgs {
 }
 
 impl ModelArgs {
+    /// The model `base` alone, on the GPU that is chosen without options.
+    pub fn of(base: &str) -> ModelArgs {
+        ModelArgs {
+            base: base.into(),
+            adapters: Vec::new(),
+            allow_other_base: false,
+            template: "auto".into(),
+            context: None,
+            offload_experts: false,
+            offload_layers: false,
+            backend: Backend::Auto,
+            gpu: None,
+            device: None,
+        }
+    }
+
     /// Refuses options under their old names.
     pub fn check(&self) -> Result<()> {
         refuse_renamed("--device", "--gpu", &self.device)

@@ -72,6 +72,11 @@ pub struct TrainArgs {
 }
 
 impl TrainArgs {
+    /// Without options.
+    pub fn plain() -> TrainArgs {
+        TrainArgs { fresh: false, continue_with_changes: false, quiet: false, json: false, commands: false }
+    }
+
     fn output_mode(&self) -> OutputMode {
         match (self.json, self.quiet) {
             (true, _) => OutputMode::Json,
