@@ -31,14 +31,12 @@ fn everything(
 ) -> Result<Vec<Vec<u64>>, Failed> {
     let model = block_on(Model::offloading(gpu, &g.base, 128, on_host, |_| ()))?;
     assert_eq!(model.on_host(), on_host);
-    let samples = [g.first.clone(), g.second.clone(), g.first.clone()];
-    let step = Step::new(&samples, &[vec![0], vec![1, 2]]);
+    let samples = [g.first.clone(), g.second.clone()];
+    let step = Step::new(&samples, &[vec![0], vec![1]]);
     let trainer = trainer(gpu, &model, &g.adapter, &[&step], Dropout::NONE, recompute);
     let mut found = Vec::new();
     let wide = |bits: Vec<u32>| bits.into_iter().map(u64::from).collect::<Vec<_>>();
-    for number in 1..=2 {
-        found.push(vec![block_on(trainer.step(&step, number, &ADAMW, 1e-3))?.loss.to_bits()]);
-    }
+    found.push(vec![block_on(trainer.step(&step, 1, &ADAMW, 1e-3))?.loss.to_bits()]);
     let trained = Adapter { pairs: block_on(trainer.adapter())?, ..g.adapter.clone() };
     found.push(wide(bits(&trained.pairs)));
     found.push(vec![block_on(trainer.evaluate(&step.micro_batches, |_| ()))?.loss_sum.to_bits()]);
@@ -55,7 +53,7 @@ fn everything(
     }
     found.push(vec![block_on(decoder.likeliest(&g.first.ids[16..20]))?.index.into()]);
 
-    let (loss, gradients) = gradient_bits(&trainer, &step, 4);
+    let (loss, gradients) = gradient_bits(&trainer, &step, 2);
     found.push(vec![loss]);
     found.push(wide(gradients));
     Ok(found)
@@ -99,22 +97,20 @@ fn same_as(
     Ok(())
 }
 
-/// Matrices of all layers and of some, inputs, and all of these with experts, of every family.
+/// Matrices of all layers with experts and results, and matrices of some with inputs, of every family.
 pub fn same_bits_of_layers(gpu: &Gpu) -> Result<(), Failed> {
     for folder in FOLDERS {
         let g = Golden::read(&Path::new("tests/golden").join(folder));
         let layers: Vec<usize> = (0..g.base.config().layers.len()).collect();
         let saves = |saves: Saves| if gpu.has_host_buffers() { saves } else { Saves::None };
         let all = OnHost { experts: with_experts(&g.base), layers, saves: saves(Saves::Results) };
-        let some =
-            OnHost { layers: all.layers.iter().copied().skip(1).step_by(2).collect(), ..OnHost::default() };
-        let inputs = OnHost { saves: saves(Saves::Inputs), ..OnHost::default() };
+        let odd = all.layers.iter().copied().skip(1).step_by(2).collect();
+        let some = OnHost { layers: odd, saves: saves(Saves::Inputs), ..OnHost::default() };
         let kept = everything(gpu, &g, &OnHost::default(), Recompute::Never)?;
         same_as(gpu, &g, &all, Recompute::Never, &kept)?;
         // What a plan has memory for decides which kernels multiply logits.
         let recomputed = everything(gpu, &g, &OnHost::default(), Recompute::Always)?;
         same_as(gpu, &g, &some, Recompute::Always, &recomputed)?;
-        same_as(gpu, &g, &inputs, Recompute::Always, &recomputed)?;
     }
     Ok(())
 }
