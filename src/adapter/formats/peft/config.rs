@@ -139,7 +139,12 @@ fn target_parameters(config: &Map<String, Value>, names: &AdapterNames) -> Resul
     };
     let module = |entry: &Value| {
         let name = entry.as_str().unwrap_or_default();
-        let ends = |(_, path): &(Module, String)| name == path || name.ends_with(&format!(".{path}"));
+        // PEFT takes the end of a parameter's name; an entry may be longer than ours, too.
+        let is_end = |name: &str, of: &str| {
+            of.strip_suffix(name).is_some_and(|start| start.is_empty() || start.ends_with('.'))
+        };
+        let ends =
+            |(_, path): &(Module, String)| !name.is_empty() && (is_end(path, name) || is_end(name, path));
         let parameters = names.parameters();
         let found = parameters.iter().find(|parameter| ends(parameter)).map(|(module, _)| *module);
         found.ok_or_else(|| {
