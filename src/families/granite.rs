@@ -1,9 +1,10 @@
-//! Granite 3: Llama's layers with four scalars.
+//! Granite 3: Llama's layers with four scalars, dense and as a mixture of experts.
 
 use super::chat_layout::{Turns, turns};
 use super::metadata::Keys;
+use super::module_paths::{MixturePaths, paths};
 use super::uniform::{self, Traits};
-use super::{Family, Shape, USUAL_SAMPLING, llama, tool_calls};
+use super::{AdapterNames, Family, Shape, USUAL_SAMPLING, llama, tool_calls};
 use crate::base::config::Config;
 use crate::base::gguf::value::Value;
 use crate::base::{Error, Gguf};
@@ -11,13 +12,14 @@ use crate::data::template::{BuiltIn, ReplySyntax};
 use crate::data::tokenizer::{END_NAMES, Kind, TokenizerSpec};
 
 const TRAITS: Traits = Traits { name: "granite", ..llama::TRAITS };
+const MIXTURE: Traits = Traits { name: "granitemoe", ..llama::TRAITS };
 
 /// Granite 3.0 to 3.3.
 pub static FAMILY: Family = Family {
     name: TRAITS.name,
     title: "Granite 3",
     example: "granite3.3:2b",
-    config,
+    config: |gguf| config(gguf, &TRAITS),
     tokenizer: &TOKENIZER,
     template: |_| &CHAT,
     sampling: USUAL_SAMPLING,
@@ -29,13 +31,26 @@ pub static FAMILY: Family = Family {
     tensors: |shape| uniform::tensors(shape, &TRAITS),
 };
 
+/// Granite 3.0 and 3.1 1B-A400M and 3B-A800M.
+pub static FAMILY_MOE: Family = Family {
+    name: MIXTURE.name,
+    title: "Granite 3 mixture of experts",
+    example: "granite3.1-moe:3b",
+    config: |gguf| config(gguf, &MIXTURE),
+    template: |_| &CHAT_MOE,
+    names: &NAMES_MOE,
+    shapes: &SHAPES_MOE,
+    small_shape: SMALL_MOE,
+    ..FAMILY
+};
+
 /// The shape of the model in `gguf`; an error where the keys make no sense. Source: llama.cpp `src/models/granite.cpp`.
 ///
 /// Every block's output has the factor `r` (`residual_scale`) before it is added to the stream. So the stream is computed divided by `r`: its
 /// start has the factor `1/r`, and its norms, which no factor changes, `ε/r²`. The head reads a norm, and so the same values.
-fn config(gguf: &Gguf) -> Result<Config, Error> {
-    let mut config = uniform::config(gguf, &TRAITS)?;
-    let keys = Keys { gguf, architecture: TRAITS.name };
+fn config(gguf: &Gguf, traits: &Traits) -> Result<Config, Error> {
+    let mut config = uniform::config(gguf, traits)?;
+    let keys = Keys { gguf, architecture: traits.name };
     let factor = |name: &str| Ok::<_, Error>(keys.positive_or(name, 1.0)?.unwrap_or(1.0));
     let residual = f64::from(factor("residual_scale")?);
     config.embedding_scale = (f64::from(factor("embedding_scale")?) / residual) as f32;
@@ -62,6 +77,35 @@ const SHAPES: [Shape; 1] = [Shape {
     ..uniform::DENSE
 }];
 
+const SHAPES_MOE: [Shape; 2] = [
+    Shape {
+        family: MIXTURE.name,
+        name: "granite3.1-1b-a400m",
+        layers: 24,
+        width: 1024,
+        ffn_width: 512,
+        heads: 16,
+        vocab: 49_155,
+        experts: Some([32, 8, 512]),
+        ..SHAPES[0]
+    },
+    Shape {
+        family: MIXTURE.name,
+        name: "granite3.1-3b-a800m",
+        layers: 32,
+        width: 1536,
+        ffn_width: 512,
+        heads: 24,
+        vocab: 49_155,
+        experts: Some([40, 8, 512]),
+        ..SHAPES[0]
+    },
+];
+
+/// A few megabytes, for software renderers.
+const SMALL_MOE: Shape =
+    Shape { family: MIXTURE.name, name: "granitemoe-tiny", experts: Some([8, 2, 256]), ..llama::SMALL };
+
 /// Metadata of a file of this shape.
 fn metadata(shape: &Shape) -> Vec<(String, Value)> {
     let mut metadata = uniform::metadata(shape, 1e7);
@@ -71,7 +115,7 @@ fn metadata(shape: &Shape) -> Vec<(String, Value)> {
         ("attention.scale", 0.015_625),
         ("logit_scale", 8.0),
     ];
-    metadata.extend(scalars.map(|(key, value)| (format!("{}.{key}", TRAITS.name), Value::F32(value))));
+    metadata.extend(scalars.map(|(key, value)| (format!("{}.{key}", shape.family), Value::F32(value))));
     metadata
 }
 
@@ -89,6 +133,26 @@ static TURNS: Turns = Turns {
 /// `<|start_of_role|>ROLE<|end_of_role|>CONTENT<|end_of_text|>\n`.
 pub static CHAT: BuiltIn =
     turns!("granite", "Granite", &["<|start_of_role|>", "<|end_of_role|>", "<|end_of_text|>"], TURNS);
+
+/// The layout of the mixtures of experts.
+pub static CHAT_MOE: BuiltIn =
+    turns!("granitemoe", "Granite", &["<|start_of_role|>", "<|end_of_role|>", "<|end_of_text|>"], TURNS);
+
+/// Names of modules in adapter files: transformers' `GraniteMoeForCausalLM` and mlx-lm's `models/granitemoe.py`.
+static NAMES_MOE: AdapterNames = AdapterNames {
+    peft: |module| paths(module, &PATHS).0,
+    mlx: |module| paths(module, &PATHS).1,
+    ..uniform::NAMES
+};
+
+const PATHS: MixturePaths = MixturePaths {
+    router: ("block_sparse_moe.router", &["block_sparse_moe.router.layer"]),
+    gate_up: (
+        "block_sparse_moe.experts.gate_up_proj",
+        &["block_sparse_moe.switch_mlp.gate_proj", "block_sparse_moe.switch_mlp.up_proj"],
+    ),
+    down: ("block_sparse_moe.experts.down_proj", &["block_sparse_moe.switch_mlp.down_proj"]),
+};
 
 /// The tokenizer of Granite, by byte-level merges.
 pub static TOKENIZER: TokenizerSpec = TokenizerSpec {

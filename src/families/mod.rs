@@ -118,7 +118,7 @@ pub fn stops(template: &Template, tokenizer: &Tokenizer) -> Vec<String> {
 }
 
 /// Every family.
-pub const ALL: [&Family; 19] = [
+pub const ALL: [&Family; 20] = [
     &gemma4::FAMILY,
     &gemma3::FAMILY,
     &gemma2::FAMILY,
@@ -134,6 +134,7 @@ pub const ALL: [&Family; 19] = [
     &mistral3::FAMILY,
     &smollm3::FAMILY,
     &granite::FAMILY,
+    &granite::FAMILY_MOE,
     &olmo2::FAMILY,
     &exaone4::FAMILY,
     &seed_oss::FAMILY,

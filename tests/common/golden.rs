@@ -34,8 +34,18 @@ pub const FOLDERS: [&str; 14] = [
 ];
 
 /// The folders of families that differ from those in [`FOLDERS`] by numbers, or by a small part.
-pub const KIN: [&str; 10] = [
-    "qwen3vl", "qwen2vl", "seed_oss", "granite", "smollm3", "mistral3", "gemma2", "exaone4", "olmo2", "olmo3",
+pub const KIN: [&str; 11] = [
+    "qwen3vl",
+    "qwen2vl",
+    "seed_oss",
+    "granite",
+    "granitemoe",
+    "smollm3",
+    "mistral3",
+    "gemma2",
+    "exaone4",
+    "olmo2",
+    "olmo3",
 ];
 
 /// One folder: a model, an adapter, and PyTorch's results in f64.

@@ -38,17 +38,25 @@ queries, keys = (np.arange(n * K) for n in (H, G))
 rows = {"attn_q": queries, "attn_k": keys, "attn_v": keys, "ffn_gate": np.arange(F), "ffn_up": np.arange(F),
         "attn_qkv": np.concatenate((queries, h * K + keys, (h + g) * K + keys))}
 cols = {"attn_output": queries, "ffn_down": np.arange(F)}
-types = {"attn_q": Type.Q8_0, "attn_k": Type.Q8_0, "attn_v": Type.F16, "ffn_gate": Type.Q4_0, "ffn_up": Type.Q5_0, "ffn_down": Type.Q8_0, "attn_output": Type.Q5_0}
+types = {"attn_q": Type.Q8_0, "attn_k": Type.Q8_0, "attn_v": Type.F16, "ffn_gate": Type.Q4_0, "ffn_up": Type.Q5_0, "ffn_down": Type.Q8_0, "attn_output": Type.Q5_0,
+         "ffn_gate_exps": Type.Q4_0, "ffn_up_exps": Type.Q5_0, "ffn_down_exps": Type.Q8_0}
+
+
+E = key("expert_count")
 
 
 def smaller(name, last, a):
     module = last.removesuffix(".weight").removesuffix(".bias")
+    if a.ndim == 3:
+        a = a[:E, :D, :F] if module == "ffn_down_exps" else a[:E, :F, :D]
+        return a * (d / D if module != "ffn_down_exps" else f / F) ** 0.5
     if a.ndim == 1:
         if len(a) == d and module.endswith("norm") and not (module.startswith("attn_q_") or module.startswith("attn_k_")): return a[:D]
         if module in ("attn_q_norm", "attn_k_norm"): return a if len(a) == K else a[: (H if module == "attn_q_norm" else G) * K]
         return a[rows[module]] if last.endswith(".bias") else a
     if module == "ffn_up" and a.shape[0] == 2 * f: a = np.concatenate((a[:F], a[f:f + F]))
     elif module in rows: a = a[rows[module]]
+    elif module == "ffn_gate_inp": a = a[:E]
     elif a.shape[0] == d: a = a[:D]
     c = cols.get(module, np.arange(D))
     return a[:, c] * (a.shape[1] / len(c)) ** 0.5 if module not in ("token_embd",) else a[:, c]
@@ -64,6 +72,6 @@ for name, shape, kind, data in tensors:
     count = int(np.prod(shape[1:])) if len(shape) > 1 else 1
     a = quants.dequantize(np.frombuffer(data, np.uint8)[: len(data) // count * count].reshape(count, -1), Type(kind)) if kind else np.frombuffer(data, np.float32)[: int(np.prod(shape))]
     a = smaller(name, last, a.reshape(shape[::-1]).astype(np.float32))
-    of = Type.F32 if a.ndim == 1 else types.get(last.removesuffix(".weight"), Type.Q8_0)
+    of = Type.F32 if a.ndim == 1 or "gate_inp" in last else types.get(last.removesuffix(".weight"), Type.Q8_0)
     out.append((name, list(a.shape[::-1]), int(of), a.tobytes() if of == Type.F32 else quants.quantize(np.ascontiguousarray(a), of).tobytes()))
 write(target, version, meta, out)
