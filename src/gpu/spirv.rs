@@ -41,7 +41,7 @@ pub fn mended(words: &[u32]) -> Vec<u32> {
     let declares = |i: &&[u32]| matches!(**i, [first, DEVICE_SCOPE] if first & 0xffff == CAPABILITY);
     let mut mended = words[..HEADER].to_vec();
     mended[3] = bound;
-    if instructions.iter().any(|i| is_vulkan(i)) && !instructions.iter().any(|i| declares(i)) {
+    if instructions.iter().any(is_vulkan) && !instructions.iter().any(declares) {
         mended.extend([2 << 16 | CAPABILITY, DEVICE_SCOPE]);
     }
     for instruction in &instructions {
