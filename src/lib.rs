@@ -54,6 +54,8 @@
 //! Each module imports only from modules listed before it in `src/lib.rs`. Shape letters are the same everywhere: `T` tokens in
 //! the micro-batch, `D` model width, `F` feed-forward width, `P` per-layer embedding width, `H` query heads, `G` key/value heads,
 //! `K` head size, `V` vocabulary, `R` rank, `L` layers, `E` experts.
+// rustdoc follows the types of wgpu through more than 128 levels.
+#![recursion_limit = "256"]
 
 // The order of imports. The blank lines keep rustfmt from sorting it.
 

@@ -9,7 +9,7 @@ use crate::adapter::lora::Adapter;
 use crate::data::batch::Sample;
 use crate::verify::{self, Effect, HeldOut};
 
-/// Describes the text that [`OpenBase::questions`] gives.
+/// Describes the text that [`OpenBase::questions`](super::OpenBase::questions) gives.
 pub const GENERAL: &str = "8 built-in questions";
 /// Training samples and their tokens that stand for the data if there are no validation samples.
 const SAMPLES: [usize; 2] = [8, 1024];

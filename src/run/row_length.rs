@@ -9,7 +9,7 @@ const LONGEST_ROW: usize = 8192;
 /// Rows that are longer than usual have a multiple of these tokens.
 const STEP: usize = 256;
 
-/// Calls `read` with a recipe whose rows have the base's context or [`USUAL_ROW`] tokens, whichever is less, and with longer rows
+/// Calls `read` with a recipe whose rows have the base's context or `USUAL_ROW` tokens, whichever is less, and with longer rows
 /// where a sample needs them. Returns that recipe too. A recipe that sets `data.max_seq_len` stays as it is.
 pub fn fitted<T>(
     recipe: &Recipe,

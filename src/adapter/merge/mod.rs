@@ -62,7 +62,7 @@ pub fn write(
     convert(path, base, adapter, ty, true, progress)
 }
 
-/// Writes `base` to `path` with the matrices of its layers in the format `ty`, as [`write`] does. Embedding, output projection and all
+/// Writes `base` to `path` with the matrices of its layers in the format `ty`, as [`write()`] does. Embedding, output projection and all
 /// else are those of the base.
 pub fn quantize(
     path: &Path,
