@@ -93,12 +93,11 @@ pub async fn in_memory<E: From<TrainError>>(
     let mut blocks = Blocks::none(job.header.clone());
     let mut sink = Sink::Memory(job.header.to_bytes());
     let done = run(gpu, recipe, job, &mut blocks, &mut sink, progress).await?;
-    let bytes = match sink {
-        Sink::Memory(bytes) => bytes,
+    Ok(match sink {
+        Sink::Memory(bytes) => done.then(|| Arc::new(Rows::new(blocks, Bytes::Memory(bytes)))),
         #[cfg(feature = "native")]
-        Sink::Part(_) => return Ok(None),
-    };
-    Ok(done.then(|| Arc::new(Rows::new(blocks, Bytes::Memory(bytes)))))
+        Sink::Part(_) => None,
+    })
 }
 
 async fn teach(
