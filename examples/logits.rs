@@ -35,13 +35,8 @@ fn main() -> Result<()> {
     let adapter = run::read_adapters(&[AdapterPath::whole(dir)], &frozen.base, &slots, &recipe)?.adapter;
 
     let ids = frozen.prompt(message)?;
-    let sample = Sample {
-        labels: vec![IGNORE; ids.len()],
-        ids,
-        origin: "the message".into(),
-        side: Default::default(),
-        taught: None,
-    };
+    let sample =
+        Sample { labels: vec![IGNORE; ids.len()], ids, origin: "the message".into(), ..Sample::default() };
     let batch = MicroBatch::pack([&sample]);
     let rows: Vec<u32> = (0..batch.len() as u32).collect();
 

@@ -180,8 +180,7 @@ fn a_step_counts_its_loss() {
         ids: ids.to_vec(),
         labels: labels.to_vec(),
         origin: String::new(),
-        side: Default::default(),
-        taught: None,
+        ..Sample::default()
     };
     let samples = [
         sample(&[5, 6, 7], &[5, IGNORE, 7]), // the first label is ignored

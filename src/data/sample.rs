@@ -4,7 +4,7 @@
 pub const IGNORE: i32 = -100;
 
 /// One tokenized sample.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sample {
     /// Token ids.
     pub ids: Vec<u32>,

@@ -115,8 +115,7 @@ mod tests {
             ids: ids.to_vec(),
             labels: labels.to_vec(),
             origin: "anywhere".into(),
-            side: Default::default(),
-            taught: None,
+            ..Sample::default()
         };
         let all = [
             vec![],

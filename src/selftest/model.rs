@@ -236,7 +236,7 @@ fn samples(seed: u64) -> Vec<Sample> {
         let prompt = if i == 0 { 5 } else { 0 };
         let label = |(t, id): (usize, &u32)| if t < prompt { IGNORE } else { *id as i32 };
         let labels = ids.iter().enumerate().map(label).collect();
-        Sample { ids, labels, origin: "self-test".into(), side: Default::default(), taught: None }
+        Sample { ids, labels, origin: "self-test".into(), ..Sample::default() }
     };
     LENGTHS.into_iter().enumerate().map(sample).collect()
 }

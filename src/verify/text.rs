@@ -39,8 +39,7 @@ fn samples(tokenizer: &Tokenizer, template: &Template, longest: usize) -> Option
             ids: ids.into(),
             labels: labels.into(),
             origin: "the built-in text".into(),
-            side: Default::default(),
-            taught: None,
+            ..Sample::default()
         }));
     }
     Some(samples)
@@ -145,8 +144,7 @@ mod tests {
             ids: (0..n).collect(),
             labels: (0..n as i32).map(|id| if id < 3 { IGNORE } else { id }).collect(),
             origin: String::new(),
-            side: Default::default(),
-            taught: None,
+            ..Sample::default()
         };
         let held_out =
             HeldOut::of_samples(&[sample(2), sample(700), sample(700), sample(9)], 100).expect("some");

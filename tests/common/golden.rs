@@ -86,13 +86,7 @@ impl Golden {
             let ids: Vec<u32> = tensors[&format!("tokens{suffix}")].iter().map(|&t| t as u32).collect();
             let mask = &tensors[&format!("mask{suffix}")];
             let labels = ids.iter().zip(mask).map(|(&id, &m)| if m == 1.0 { id as i32 } else { IGNORE });
-            Sample {
-                labels: labels.collect(),
-                ids,
-                origin: format!("golden{suffix}"),
-                side: Default::default(),
-                taught: None,
-            }
+            Sample { labels: labels.collect(), ids, origin: format!("golden{suffix}"), ..Sample::default() }
         };
         let (first, second) = (sample(""), sample(".2"));
         Golden { folder: folder.into(), base, adapter, first, second, tensors }

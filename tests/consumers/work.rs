@@ -169,13 +169,8 @@ impl Work {
         merge(&self.base, "merged-q8_0.gguf", "q8_0");
 
         let labels = ids.iter().map(|&id| id as i32).collect();
-        let sample = Sample {
-            ids: ids.to_vec(),
-            labels,
-            origin: "a conversation".into(),
-            side: Default::default(),
-            taught: None,
-        };
+        let sample =
+            Sample { ids: ids.to_vec(), labels, origin: "a conversation".into(), ..Sample::default() };
         let vocab = self.base.config().vocab;
         let held_out = HeldOut::of_samples(&[sample], vocab).expect("every token has loss");
         let found = block_on(verify::logits(
@@ -244,8 +239,7 @@ impl Work {
                     labels: vec![IGNORE; ids.len()],
                     ids,
                     origin: String::new(),
-                    side: Default::default(),
-                    taught: None,
+                    ..Sample::default()
                 };
                 let (batch, last) = (MicroBatch::pack([&sample]), [sample.ids.len() as u32 - 1]);
                 let logits = block_on(trainer.logits(&batch, &last)).expect("it runs");

@@ -439,13 +439,7 @@ fn files_are_read_and_missing_ones_reported() {
 fn the_validation_part_is_random_and_repeatable() {
     let samples = |n: u32| -> Vec<Sample> {
         (0..n)
-            .map(|id| Sample {
-                ids: vec![id],
-                labels: vec![0],
-                origin: String::new(),
-                side: Default::default(),
-                taught: None,
-            })
+            .map(|id| Sample { ids: vec![id], labels: vec![0], origin: String::new(), ..Sample::default() })
             .collect()
     };
     let ids = |part: &[Sample]| part.iter().map(|sample| sample.ids[0]).collect::<Vec<_>>();
@@ -487,8 +481,7 @@ fn duplicates_are_counted_and_reported() {
         ids: ids.to_vec(),
         labels: vec![label; ids.len()],
         origin: format!("x line {n}"),
-        side: Default::default(),
-        taught: None,
+        ..Sample::default()
     };
     let train = [
         sample(&[2, 3], 3, 1),

@@ -237,13 +237,7 @@ fn samples(vocab: usize) -> Vec<Sample> {
         .map(|(length, prompt)| {
             let ids: Vec<u32> = (0..length).map(|_| rng.random_range(0..vocab as u32)).collect();
             let labels = ids.iter().enumerate().map(|(t, &id)| if t < prompt { IGNORE } else { id as i32 });
-            Sample {
-                labels: labels.collect(),
-                ids,
-                origin: String::new(),
-                side: Default::default(),
-                taught: None,
-            }
+            Sample { labels: labels.collect(), ids, origin: String::new(), ..Sample::default() }
         })
         .to_vec()
 }

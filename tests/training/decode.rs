@@ -86,8 +86,7 @@ pub fn training_logits(gpu: &Gpu, model: &Model, adapter: &Adapter, ids: &[u32])
         labels: vec![IGNORE; ids.len()],
         ids: ids.to_vec(),
         origin: String::new(),
-        side: Default::default(),
-        taught: None,
+        ..Sample::default()
     };
     let batch = MicroBatch::pack([&sample]);
     let rows: Vec<u32> = (0..ids.len() as u32).collect();

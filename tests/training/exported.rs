@@ -47,13 +47,7 @@ pub fn logits(gpu: &Gpu) -> Result<(), Failed> {
     let model = Model::load(gpu, &base, ids.len()).expect("the model fits");
     // PEFT's logits are those of the last rows.
     let rows: Vec<u32> = (0..ids.len() as u32).rev().take(expected.len() / config.vocab).rev().collect();
-    let sample = Sample {
-        labels: vec![IGNORE; ids.len()],
-        ids,
-        origin: String::new(),
-        side: Default::default(),
-        taught: None,
-    };
+    let sample = Sample { labels: vec![IGNORE; ids.len()], ids, origin: String::new(), ..Sample::default() };
     let batch = MicroBatch::pack([&sample]);
     let capacity = Capacity {
         tokens: batch.len(),
@@ -124,13 +118,8 @@ fn prompt(line: &str, tokenizer: &Tokenizer, base: &Base) -> Vec<u32> {
 fn greedy(trainer: &Trainer, prompt: &[u32]) -> Vec<u32> {
     let mut ids = prompt.to_vec();
     for _ in 0..REPLY {
-        let sample = Sample {
-            labels: vec![IGNORE; ids.len()],
-            ids,
-            origin: String::new(),
-            side: Default::default(),
-            taught: None,
-        };
+        let sample =
+            Sample { labels: vec![IGNORE; ids.len()], ids, origin: String::new(), ..Sample::default() };
         let (batch, last) = (MicroBatch::pack([&sample]), [sample.ids.len() as u32 - 1]);
         let next = likeliest(&block_on(trainer.logits(&batch, &last)).expect("it runs"));
         ids = [sample.ids, vec![next as u32]].concat();

@@ -150,10 +150,8 @@ pub fn beyond_f16(gpu: &Gpu) -> Result<(), Failed> {
 
     let ids: Vec<u32> = (0..64).map(|i| 5 + i * 31 % 2000).collect();
     let labels = ids.iter().map(|&id| id as i32).collect();
-    let step = Step::new(
-        &[Sample { ids, labels, origin: "numbers".into(), side: Default::default(), taught: None }],
-        &[vec![0]],
-    );
+    let step =
+        Step::new(&[Sample { ids, labels, origin: "numbers".into(), ..Sample::default() }], &[vec![0]]);
     let run = |base: Base| -> Result<_, Failed> {
         let model = Model::load(gpu, &base, 64)?;
         let adapter = Adapter::init(&slots(base.config(), &Module::ALL), 4, 8.0, false, 0);

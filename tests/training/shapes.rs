@@ -33,10 +33,8 @@ pub fn train(gpu: &Gpu) -> Result<(), Failed> {
         let base = block_on(small.base())?;
         let ids: Vec<u32> = (0..24).map(|i| i * 21 % 512).collect();
         let labels = ids.iter().map(|&id| id as i32).collect();
-        let step = Step::new(
-            &[Sample { ids, labels, origin: "random".into(), side: Default::default(), taught: None }],
-            &[vec![0]],
-        );
+        let step =
+            Step::new(&[Sample { ids, labels, origin: "random".into(), ..Sample::default() }], &[vec![0]]);
         let mut capacity = Capacity::default();
         capacity.include(&step);
         let adapter = Adapter::init(&slots(base.config(), Module::ALL_LINEAR), 4, 8.0, false, 0);

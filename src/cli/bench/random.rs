@@ -86,8 +86,7 @@ pub fn batches(
             labels: ids.iter().enumerate().map(label).collect(),
             ids,
             origin: "random".into(),
-            side: Default::default(),
-            taught: None,
+            ..Sample::default()
         }
     };
     let samples: Vec<Sample> = (0..batch * micro_batches).map(|_| sample()).collect();

@@ -32,8 +32,7 @@ pub async fn measure(
     tree::fill(Vec::new());
     let path = AdapterPath::whole(tree::adapter(adapter)?);
     let adapter = load(&[path], base, None, OtherBase::Refuse)?.adapter;
-    let samples =
-        [Sample { ids, labels, origin: "the sample".into(), side: Default::default(), taught: None }];
+    let samples = [Sample { ids, labels, origin: "the sample".into(), ..Sample::default() }];
     let step = Step::new(&samples, &[vec![0]]);
     let batch = MicroBatch::pack(&samples);
     let rows: Vec<u32> = (0..batch.len() as u32).collect();
