@@ -228,20 +228,7 @@ fn attention_of(
     window: Option<usize>,
     bounds: &wgpu::Buffer,
 ) -> Attention<'_> {
-    let (q_scale, k_scale) = (1.0, 1.0);
-    Attention {
-        heads,
-        kv_heads: 1,
-        head_size,
-        window,
-        sinks: None,
-        softcap: None,
-        bounds,
-        rows,
-        longest: rows,
-        q_scale,
-        k_scale,
-    }
+    Attention { window, ..Attention::of_sample([heads, 1, head_size], rows, bounds) }
 }
 
 pub fn attention(gpu: &'static Gpu, size: &Size) -> Result<Vec<Timed>> {

@@ -110,19 +110,7 @@ async fn attention(gpu: &Gpu) -> Result<(), GpuError> {
     let (out, lse) = (rows(gpu, t, wide)?, rows(gpu, t, heads)?);
     let (delta, dheads) = (rows(gpu, t, 2 * heads)?, rows(gpu, t, wide)?);
     let gradients = [rows(gpu, t, wide)?, rows(gpu, t, narrow)?, rows(gpu, t, narrow)?];
-    let attention = Attention {
-        heads,
-        kv_heads,
-        head_size,
-        window: None,
-        sinks: None,
-        softcap: None,
-        bounds: &bounds,
-        rows: t,
-        longest: t,
-        q_scale: 1.0,
-        k_scale: 1.0,
-    };
+    let attention = Attention::of_sample([heads, kv_heads, head_size], t, &bounds);
     let mut rec = Recorder::new(gpu);
     attention.forward(&mut rec, &out, &lse, &q_rows, &k_rows, &v_rows);
     attention.backward(&mut rec, gradients.each_ref(), [&delta, &dheads], &dout_rows, inputs, &out, &lse);

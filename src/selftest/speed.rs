@@ -64,19 +64,7 @@ fn attention_rate(gpu: &Gpu) -> Result<f64, GpuError> {
     let kv_heads = heads / 2;
     let (wide, narrow) = (heads * head_size, kv_heads * head_size);
     let bounds = gpu.upload("self-test", &vec![[0, tokens as u32]; tokens])?;
-    let shape = Attention {
-        heads,
-        kv_heads,
-        head_size,
-        window: None,
-        sinks: None,
-        softcap: None,
-        bounds: &bounds,
-        rows: tokens,
-        longest: tokens,
-        q_scale: 1.0,
-        k_scale: 1.0,
-    };
+    let shape = Attention::of_sample([heads, kv_heads, head_size], tokens, &bounds);
     let rows = |width: usize| Rows::new(gpu, "self-test", tokens, width);
     let (out, lse, q, k, v) = (rows(wide)?, rows(heads)?, rows(wide)?, rows(narrow)?, rows(narrow)?);
     let packed = |width: usize| Packed::new(gpu, "self-test", tokens, width);

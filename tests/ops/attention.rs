@@ -279,19 +279,8 @@ pub fn large_scores(gpu: &Gpu) -> Outcome {
         let (out, lse_block) =
             (Block::output(gpu, (0, 0), width, tokens), Block::output(gpu, (0, 0), 100, 1));
         let bounds = gpu.upload("bounds", &vec![[0, tokens as u32]; tokens])?;
-        let attention = Attention {
-            heads: 1,
-            kv_heads: 1,
-            head_size: width,
-            window: None,
-            sinks: sinks.as_ref(),
-            softcap: None,
-            bounds: &bounds,
-            rows: tokens,
-            longest: tokens,
-            q_scale: 1.0,
-            k_scale: 1.0,
-        };
+        let attention =
+            Attention { sinks: sinks.as_ref(), ..Attention::of_sample([1, 1, width], tokens, &bounds) };
         let [pq, pk, pv] = [(); 3].map(|()| Packed::new(gpu, "packed", tokens, width));
         let (pq, pk, pv, unscaled) = (pq?, pk?, pv?, Packed::new(gpu, "unscaled", tokens, 4)?);
         let halves = Block::input(gpu, (0, 0), 4, &vec![0.5; 4 * tokens]);

@@ -166,6 +166,28 @@ pub fn coop8_sizes(head_size: usize) -> [(&'static str, u32); 2] {
 }
 
 impl<'a> Attention<'a> {
+    /// Attention over one sample of `rows` tokens, whose `bounds` are given, without window, sinks and softcap. Queries and keys have
+    /// their own scale.
+    pub fn of_sample(
+        [heads, kv_heads, head_size]: [usize; 3],
+        rows: usize,
+        bounds: &'a wgpu::Buffer,
+    ) -> Attention<'a> {
+        Attention {
+            heads,
+            kv_heads,
+            head_size,
+            window: None,
+            sinks: None,
+            softcap: None,
+            bounds,
+            rows,
+            longest: rows,
+            q_scale: 1.0,
+            k_scale: 1.0,
+        }
+    }
+
     fn dispatch(&self, rec: &mut Recorder, entry: &'static str, bindings: &[Binding], workgroups: [u32; 3]) {
         let params = Params {
             rows: self.rows as u32,

@@ -77,17 +77,9 @@ fn packed_samples(b: &mut Bench, (tokens, heads, kv_heads, size, window): Case) 
     let bounds = b.gpu.upload("self-test", &bounds)?;
     let sinks = sinks.map(|sinks| b.gpu.upload("self-test", &sinks)).transpose()?;
     let attention = Attention {
-        heads,
-        kv_heads,
-        head_size: size,
         window,
         sinks: sinks.as_ref(),
-        softcap: None,
-        bounds: &bounds,
-        rows: tokens,
-        longest: tokens,
-        q_scale: 1.0,
-        k_scale: 1.0,
+        ..Attention::of_sample([heads, kv_heads, size], tokens, &bounds)
     };
     let gradients = [dq.rows(), dk_rows.rows(), dv_rows.rows()];
     let [q, k, v, dout] = inputs.each_ref().map(|block| block.rows());
