@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use pollster::block_on;
+use rullama_train::data::batch::targets;
 use rullama_train::gpu::Gpu;
 use rullama_train::recipe::Recipe;
 use rullama_train::run::distill::lessons::{Lessons, Rows};
@@ -63,12 +64,11 @@ fn scores(recipe: &Recipe, rows: &Arc<Rows>, job: &Job) -> Result<Scores> {
     let lessons = Lessons::new(rows, places);
     let mut totals = LossTotals::default();
     for (index, sample) in job.samples.iter().enumerate() {
-        let targets = sample.labels.iter().skip(1).filter(|label| **label >= 0);
-        for (token, target) in lessons.of(index, sample)?.iter().zip(targets) {
+        for (token, target) in lessons.of(index, sample)?.iter().zip(targets(&sample.labels)) {
             totals.loss_sum += f64::from(token.loss);
             totals.tokens += 1;
             let likeliest = token.row.tokens.first().map(|(id, _)| *id as i32);
-            totals.right += usize::from(likeliest == Some(*target));
+            totals.right += usize::from(likeliest == Some(target));
         }
     }
     let loss = objective(recipe).distill().map_or(totals.loss(), |distill| distill.loss(0.0, totals.loss()));

@@ -7,7 +7,7 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
 pub use super::micro_batch::MicroBatch;
-pub use super::sample::{IGNORE, Sample};
+pub use super::sample::{IGNORE, Sample, targets};
 pub use super::step::{Compared, Comparison, Step};
 
 /// Grouping of samples. A micro-batch has `batch_size` rows. A row is one sample or, with packing, as many samples as fit

@@ -26,8 +26,13 @@ impl Sample {
 
     /// Number of loss tokens.
     pub fn loss_tokens(&self) -> usize {
-        self.labels.iter().skip(1).filter(|&&l| l != IGNORE).count()
+        targets(&self.labels).count()
     }
+}
+
+/// The tokens to predict, in order. The first position is never predicted.
+pub fn targets(labels: &[i32]) -> impl Iterator<Item = i32> {
+    labels.iter().skip(1).copied().filter(|label| *label != IGNORE)
 }
 
 /// The part that a sample plays in training.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use rullama_train::data::batch::{IGNORE, Sample};
+use rullama_train::data::batch::{Sample, targets};
 use rullama_train::data::tokenizer::Tokenizer;
 use rullama_train::train::TaughtToken;
 
@@ -26,11 +26,10 @@ pub fn choices(tokenizer: &Tokenizer, teacher: &str, sample: &Sample, lesson: &[
             piece
         }
     };
-    let labels = sample.labels.iter().skip(1).filter(|label| **label != IGNORE);
-    for (label, token) in labels.zip(lesson).take(TOKENS) {
+    for (label, token) in targets(&sample.labels).zip(lesson).take(TOKENS) {
         let choice = |(id, log): &(u32, f32)| format!("{} {:.1} %", shown(*id), 100.0 * log.exp());
         let choices: Vec<String> = token.row.tokens.iter().take(CHOICES).map(choice).collect();
-        text(format_args!("  {:<WIDTH$}  {}", shown(*label as u32), choices.join("  ")));
+        text(format_args!("  {:<WIDTH$}  {}", shown(label as u32), choices.join("  ")));
     }
     if lesson.len() > TOKENS {
         text(format_args!("  … {} more", super::grouped(lesson.len() - TOKENS)));

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use super::error::Problem;
 use super::record::{CONTEXT_KEYS, Ignored, is_empty, wrong};
 use super::{Options, messages};
-use crate::data::batch::IGNORE;
+use crate::data::batch::{IGNORE, targets};
 use crate::data::template::{Conversation, Rendered, Role};
 use crate::data::tokenizer::Tokenizer;
 
@@ -54,7 +54,7 @@ pub(super) fn read(
     let conversation = conversation.ok_or(refused(OF_SHAPE))?;
     let shown = shown(conversation, &context, template, options).ok_or(refused(NO_USER))?;
     let taught = options.template.render(tokenizer, &shown, options.train_on)?;
-    if !loss(&taught).eq(loss(rendered)) {
+    if !targets(&taught.labels).eq(targets(&rendered.labels)) {
         return Err(refused(OTHER_LOSS));
     }
     Ok((Found::Text, Some(taught)))
@@ -90,11 +90,6 @@ fn shown(
     let fill = |part: &str| part.replace(CONTEXT, context);
     message.content = [&fill(before), message.content.as_str(), &fill(after)].concat();
     Some(shown)
-}
-
-/// The loss tokens of a row.
-fn loss(rendered: &Rendered) -> impl Iterator<Item = i32> {
-    rendered.labels.iter().skip(1).copied().filter(|label| *label != IGNORE)
 }
 
 /// The teacher's row without the loss tokens behind the first `count`, which truncation has taken from the student's.

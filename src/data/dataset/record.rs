@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use super::error::Problem;
-use crate::data::batch::IGNORE;
+use crate::data::batch::targets;
 use crate::data::digits;
 use crate::data::template::Rendered;
 
@@ -184,12 +184,7 @@ pub(super) fn has_null(value: &Value) -> bool {
 
 /// Whether any position has a label to predict. The first position is never predicted.
 pub(super) fn has_loss(rendered: &Rendered) -> bool {
-    loss_tokens(rendered) > 0
-}
-
-/// Number of labels to predict.
-pub(super) fn loss_tokens(rendered: &Rendered) -> usize {
-    rendered.labels.iter().skip(1).filter(|label| **label != IGNORE).count()
+    targets(&rendered.labels).next().is_some()
 }
 
 /// Whether a value is empty.

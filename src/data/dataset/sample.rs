@@ -11,7 +11,7 @@ use super::shape::shape;
 use super::{
     Options, Overlong, alpaca, beside, context, fields, gemini, input_ids, prompt_completion, record, text,
 };
-use crate::data::batch::IGNORE;
+use crate::data::batch::targets;
 use crate::data::compare::Side;
 use crate::data::template::{Conversation, LeftOut, Message, Rendered, Role, last_loss};
 use crate::data::tokenizer::Tokenizer;
@@ -112,7 +112,7 @@ pub(super) fn sample(
     read.left_out.clone_from(&rendered.left_out);
     read.overlong = read.length > options.max_seq_len;
     let fitted = fit(rendered, options)?;
-    let left = fitted.as_ref().map(record::loss_tokens);
+    let left = fitted.as_ref().map(|rendered| targets(&rendered.labels).count());
     read.taught = read.taught.zip(left).map(|(taught, left)| context::cut(taught, left));
     read.rendered = fitted.map(|rendered| (Side::Example, rendered)).into_iter().collect();
     (read.ignored, read.nulls, read.kept_nulls) = (ignored.keys, ignored.nulls, ignored.kept_nulls);
@@ -160,7 +160,7 @@ pub(super) fn has_empty_answer(conversation: &Conversation, options: &Options) -
 
 /// Whether a sample teaches nothing but to stop.
 pub(super) fn is_silent(rendered: &Rendered, tokenizer: &Tokenizer) -> bool {
-    rendered.labels.iter().skip(1).filter(|label| **label != IGNORE).all(|&label| {
+    targets(&rendered.labels).all(|label| {
         let id = label as u32;
         tokenizer.eos().contains(&id) || tokenizer.token_bytes(id).trim_ascii().is_empty()
     })
