@@ -63,10 +63,10 @@ pub(super) struct Ignored {
 impl Ignored {
     /// Records every key that is not `known`. Fails for an unsupported key, unless its value is empty.
     pub fn note(&mut self, object: &Map<String, Value>, known: &[&str], path: &str) -> Result<(), Problem> {
-        let is_context = |key: &str| self.takes_context && path.is_empty() && CONTEXT_KEYS.contains(&key);
-        let unknown = |key: &str| !known.contains(&key) && !is_context(key);
-        let found: Vec<(&String, &Value)> = object.iter().filter(|(key, _)| unknown(key)).collect();
-        for (key, value) in found {
+        let takes_context = self.takes_context && path.is_empty();
+        let is_context = |key: &str| takes_context && CONTEXT_KEYS.contains(&key);
+        let is_unknown = |key: &str| !known.contains(&key) && !is_context(key);
+        for (key, value) in object.iter().filter(|(key, _)| is_unknown(key)) {
             let path = format!("{path}{key}");
             if UNSUPPORTED.contains(&key.as_str()) && !is_empty(value) {
                 let reason = if MEDIA.contains(&key.as_str()) { OF_MEDIA } else { OF_OTHERS };
