@@ -37,7 +37,7 @@ pub use output::Output;
 pub use read::split_override;
 pub use schema::{SCHEMA_URL, schema};
 pub use sections::{Device, Log, Model};
-pub use source::Syntax;
+pub use source::{Syntax, toml_string};
 pub use train::Train;
 pub use values::{BestMetric, Cache, Switch, TargetModules, Template};
 

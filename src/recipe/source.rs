@@ -10,6 +10,11 @@ use toml::de::{DeTable, DeValue};
 
 use super::error::{Place, RecipeError};
 
+/// A TOML string that has this text.
+pub fn toml_string(text: &str) -> String {
+    toml::Value::String(text.into()).to_string()
+}
+
 /// A key that was looked up, the schema of its values, and its effect.
 pub(super) struct Seen {
     pub section: &'static str,

@@ -12,7 +12,7 @@ use rullama_train::base::Base;
 use rullama_train::data::batch::Sample;
 use rullama_train::data::dataset;
 use rullama_train::files;
-use rullama_train::recipe::{ObjectiveName, Recipe, Syntax, Template};
+use rullama_train::recipe::{ObjectiveName, Recipe, Syntax, Template, toml_string};
 use rullama_train::run::OpenBase;
 use rullama_train::run::distill::teacher::Teacher;
 use rullama_train::run::draft::{Fit, Picked};
@@ -163,7 +163,7 @@ fn check_teacher(args: &RepairArgs, frozen: &OpenBase) -> Result<()> {
 
 /// The samples at `data`.
 fn samples(args: &RepairArgs, data: &Path, frozen: &OpenBase) -> Result<Vec<Sample>> {
-    let [base, train] = [args.base.as_str(), &data.to_string_lossy()].map(recipe::string);
+    let [base, train] = [args.base.as_str(), &data.to_string_lossy()].map(toml_string);
     let text = format!("[model]\nbase = {base}\n[data]\ntrain = {train}\n[output]\ndir = \"runs\"\n");
     let recipe = Recipe::parse::<&str>(&text, Syntax::Toml, "repair", &[])?;
     let Picked { data: found, objective } = Picked::read(&recipe, vec![data.to_owned()], frozen)?;

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use rullama_train::recipe::SCHEMA_URL;
+use rullama_train::recipe::{SCHEMA_URL, toml_string};
 use rullama_train::run::draft::{self, Fit};
 
 use crate::cli::recipe_args::quoted;
@@ -28,8 +28,8 @@ impl Draft<'_> {
 
     /// The recipe as TOML.
     pub fn text(&self) -> String {
-        let [data, output] = [self.data, self.output].map(|path| string(&path.to_string_lossy()));
-        let [base, teacher] = [self.base, self.teacher].map(string);
+        let [data, output] = [self.data, self.output].map(|path| toml_string(&path.to_string_lossy()));
+        let [base, teacher] = [self.base, self.teacher].map(toml_string);
         let Fit { val_size, max_seq_len, epochs, accumulation, learning_rate, .. } = self.fit;
         let run = format!("rullama-train {}", quoted(&self.path.to_string_lossy()));
         let of = if self.given { "any text will do" } else { "the teacher wrote it, token by token" };
@@ -58,9 +58,4 @@ impl Draft<'_> {
             steps = self.fit.steps(),
         )
     }
-}
-
-/// A TOML string.
-pub fn string(text: &str) -> String {
-    toml::Value::String(text.into()).to_string()
 }

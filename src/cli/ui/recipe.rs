@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use rullama_train::adapter::Format;
 use rullama_train::data::dataset::files as dataset_files;
-use rullama_train::recipe::{Cache, Recipe, Syntax, Template};
+use rullama_train::recipe::{Cache, Recipe, Syntax, Template, toml_string};
 use rullama_train::run::RunError;
 use rullama_train::words;
 
@@ -30,16 +30,17 @@ pub fn read(text: &str, base: &str, sent: &Path, out: &Path, folders: &Folders) 
         let most = words::bytes(LONGEST as u64);
         return Err(Problem::new(format!("the recipe is larger than {most}; shorten it")));
     }
-    let quoted = |text: &str| toml::Value::String(text.into()).to_string();
-    let mut overrides =
-        vec![("model.base".into(), quoted(base)), ("output.dir".into(), quoted(&out.to_string_lossy()))];
+    let mut overrides = vec![
+        ("model.base".into(), toml_string(base)),
+        ("output.dir".into(), toml_string(&out.to_string_lossy())),
+    ];
     let parse = |overrides: &[(String, String)]| Recipe::parse(text, Syntax::Toml, "recipe", overrides);
     let mut recipe = parse(&overrides)?;
     // The page keeps the adapter in this format.
     if !recipe.output.export.contains(&Format::Peft) {
         let mut formats = vec![Format::Peft];
         formats.extend(&recipe.output.export);
-        let names: Vec<String> = formats.iter().map(|format| quoted(format.name())).collect();
+        let names: Vec<String> = formats.iter().map(|format| toml_string(format.name())).collect();
         overrides.push(("output.export".into(), format!("[{}]", names.join(", "))));
         recipe = parse(&overrides)?;
     }

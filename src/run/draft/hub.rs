@@ -1,6 +1,7 @@
 //! The base's repository on the Hugging Face Hub, which PEFT needs to load the base behind an adapter.
 
 use crate::base::Gguf;
+use crate::recipe::toml_string;
 
 /// The repository that a GGUF file was made from, as far as its metadata says.
 #[derive(Clone, Debug, PartialEq)]
@@ -42,12 +43,12 @@ impl Hub {
         match self {
             Hub::Known(name) => (
                 "output.base_model_name",
-                super::quoted(&name),
+                toml_string(&name),
                 "the base that PEFT loads, from the file's metadata".into(),
             ),
             Hub::Organization { organization, title } => (
                 "output.# base_model_name",
-                super::quoted(&format!("{organization}/…")),
+                toml_string(&format!("{organization}/…")),
                 format!("the base that PEFT loads; the file calls itself “{title}”"),
             ),
         }

@@ -13,7 +13,7 @@ pub use picked::Picked;
 use super::OpenBase;
 use crate::data::batch::{IGNORE, Sample};
 use crate::data::dataset;
-use crate::recipe::ObjectiveName;
+use crate::recipe::{ObjectiveName, toml_string};
 use crate::words::counted;
 
 /// Names that a recipe contains.
@@ -48,19 +48,19 @@ pub fn summary(fit: &Fit) -> String {
 pub fn text(fit: &Fit, names: &Names, prompts: &[String]) -> String {
     let list = |texts: Vec<String>| format!("[{}]", texts.join(", "));
     let train = match names.train {
-        [only] => quoted(only),
-        several => list(several.iter().map(|name| quoted(name)).collect()),
+        [only] => toml_string(only),
+        several => list(several.iter().map(|name| toml_string(name)).collect()),
     };
     let count = prompts.len();
-    let prompts = list(prompts.iter().map(|prompt| quoted(prompt)).collect());
+    let prompts = list(prompts.iter().map(|prompt| toml_string(prompt)).collect());
     let mut lines =
-        vec![("model.base", quoted(names.base), String::new()), ("data.train", train, String::new())];
+        vec![("model.base", toml_string(names.base), String::new()), ("data.train", train, String::new())];
     let ollama = "Ollama puts it in front of every conversation with this base";
-    lines.extend(names.system.map(|system| ("data.system", quoted(system), ollama.to_owned())));
+    lines.extend(names.system.map(|system| ("data.system", toml_string(system), ollama.to_owned())));
     lines.extend(settings(fit, count));
     lines.extend([
         ("eval.samples", prompts, "prompts that are answered at every evaluation".into()),
-        ("output.dir", quoted(names.output), String::new()),
+        ("output.dir", toml_string(names.output), String::new()),
         ("output.export", "[\"peft\"]".into(), "or \"gguf-lora\" (llama.cpp, LM Studio), \"mlx\", …".into()),
     ]);
     lines.extend(fit.hub.clone().map(Hub::line));
@@ -117,7 +117,7 @@ fn settings(fit: &Fit, prompts: usize) -> Vec<(&'static str, String, String)> {
             fit.max_seq_len.to_string(),
             "maximum tokens per row; samples are packed into rows".into(),
         ),
-        ("data.overlong", quoted(overlong), overlong_comment),
+        ("data.overlong", toml_string(overlong), overlong_comment),
         (
             "train.epochs",
             fit.epochs.to_string(),
@@ -129,9 +129,9 @@ fn settings(fit: &Fit, prompts: usize) -> Vec<(&'static str, String, String)> {
         ("eval.max_new_tokens", max_new_tokens, "longest reply, in tokens".into()),
     ];
     if fit.objective.is_sft() {
-        settings.insert(2, ("data.train_on", quoted("assistant"), loss_comment.into()));
+        settings.insert(2, ("data.train_on", toml_string("assistant"), loss_comment.into()));
     } else {
-        let name = quoted(fit.objective.name());
+        let name = toml_string(fit.objective.name());
         settings.push(("train.objective", name, "docs/preference.md describes the objectives".into()));
         settings.push((
             "train.beta",
@@ -172,11 +172,6 @@ fn question(sample: &Sample, frozen: &OpenBase) -> Option<String> {
     let one_turn = !question.contains(after.trim());
     (one_turn && !question.is_empty() && question.chars().count() <= LONGEST_QUESTION)
         .then(|| question.to_owned())
-}
-
-/// A TOML string.
-fn quoted(text: &str) -> String {
-    toml::Value::String(text.into()).to_string()
 }
 
 #[cfg(test)]
