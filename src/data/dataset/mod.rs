@@ -62,7 +62,7 @@ pub use error::{DatasetError, Problem};
 pub use fields::{FIELDS, Field};
 pub use kinds::{Container, Format};
 pub use notice::{Notice, What, merged};
-pub use split::{Split, split};
+pub use split::{Split, held_out, split};
 
 /// Number of records that are parsed in parallel before errors are checked.
 const RECORDS_AT_A_TIME: usize = 8192;

@@ -147,19 +147,24 @@ impl Fit {
         self.epochs * self.epoch_steps
     }
 
+    /// Whether each sample is held out for validation, as training with the usual seed holds it out.
+    pub(super) fn validation(&self, samples: &[Sample]) -> Vec<bool> {
+        let val_size = self.val_size.parse::<f64>().unwrap_or(0.0);
+        dataset::held_out(samples, val_size, SEED).unwrap_or_else(|_| vec![false; samples.len()])
+    }
+
     /// Number of steps of the first epoch, planned as training plans it.
     fn steps_of_epoch(&self, samples: &[Sample]) -> usize {
-        let val_size = self.val_size.parse::<f64>().unwrap_or(0.0);
-        let split = (val_size > 0.0).then(|| dataset::split(samples.to_vec(), val_size, SEED).ok()).flatten();
-        let train = split.as_ref().map_or(samples, |split| &split.train);
+        let held_out = self.validation(samples);
         let pairs = self.objective.supervision() == Supervision::Pairs;
         let row = if pairs { 2 * self.max_seq_len } else { self.max_seq_len };
         let cut = self.mostly_too_long();
         let of_unit = |unit: std::ops::Range<usize>| {
-            let sides = train[unit].iter().flat_map(|sample| parts(sample, self.max_seq_len));
+            let sides = samples[unit].iter().flat_map(|sample| parts(sample, self.max_seq_len));
             if pairs { vec![sides.sum()] } else { sides.collect::<Vec<usize>>() }
         };
-        let lengths = compare::units(train).into_iter().flat_map(of_unit);
+        let train = compare::units(samples).into_iter().filter(|unit| !held_out[unit.start]);
+        let lengths = train.flat_map(of_unit);
         let lengths =
             lengths.filter(|&length| cut || length <= row).map(|length| length.min(row)).collect::<Vec<_>>();
         let batching = Batching {

@@ -12,7 +12,6 @@ pub use picked::Picked;
 
 use super::OpenBase;
 use crate::data::batch::{IGNORE, Sample};
-use crate::data::dataset;
 use crate::recipe::{ObjectiveName, toml_string};
 use crate::words::counted;
 
@@ -154,11 +153,11 @@ const SEED: u64 = 42;
 
 /// Prompts to suggest: the first questions of the validation samples, or of all samples if they are not split.
 pub fn questions(samples: &[Sample], fit: &Fit, frozen: &OpenBase) -> Vec<String> {
-    let val_size = fit.val_size.parse::<f64>().unwrap_or(0.0);
-    let split = dataset::split(samples.to_vec(), val_size, SEED);
-    let held_out = split.as_ref().map_or(samples, |split| &split.validation);
+    let held_out = fit.validation(samples);
+    let is_split = held_out.contains(&true);
     let mut known = BTreeSet::new();
-    let questions = held_out.iter().filter_map(|sample| question(sample, frozen));
+    let asked = samples.iter().zip(held_out).filter(|(_, held_out)| !is_split || *held_out);
+    let questions = asked.filter_map(|(sample, _)| question(sample, frozen));
     questions.filter(|question| known.insert(question.clone())).take(fit.prompts()).collect()
 }
 
