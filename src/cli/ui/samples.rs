@@ -2,7 +2,6 @@
 
 use rullama_train::data::batch::Sample;
 use rullama_train::data::compare::Side;
-use rullama_train::data::dataset::What;
 use rullama_train::data::loss_spans::pieces;
 use rullama_train::data::tokenizer::Tokenizer;
 use rullama_train::recipe::{Recipe, SCHEMA_URL};
@@ -45,15 +44,12 @@ pub fn read(recipe: &Recipe, files: &[Sent], folder: &std::path::Path) -> Result
         "#:schema {SCHEMA_URL}\n# {}.\n#\n# recipes/chat.toml of rullama-train documents every key.\n",
         draft::summary(&fit)
     );
-    let few = notices.iter().any(|notice| matches!(notice.what, What::Few(_)));
-    let of_fit = fit.notices(frozen.base.name(), few);
-    let warnings = of_fit.into_iter().chain(notices.iter().map(ToString::to_string));
     Ok(json!({
         "counts": Counts::of(&samples),
         "rows": samples.iter().take(ROWS).map(|sample| row(&frozen.tokenizer, sample)).collect::<Vec<_>>(),
         "lengths": samples.iter().map(|sample| sample.ids.len()).collect::<Vec<_>>(),
         "files": sources.iter().map(found).collect::<Vec<_>>(),
-        "warnings": warnings.collect::<Vec<_>>(),
+        "warnings": fit.warnings(frozen.base.name(), &notices),
         "recipe": header + &draft::text(&fit, &named, &prompts),
         "proposal": fit.proposal(),
     }))

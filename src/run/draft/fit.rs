@@ -4,7 +4,7 @@ use super::SEED;
 use super::hub::Hub;
 use crate::data::batch::{Batching, Sample};
 use crate::data::compare::{self, Supervision};
-use crate::data::dataset::{self, Container};
+use crate::data::dataset::{self, Container, Notice, What};
 use crate::recipe::ObjectiveName;
 use crate::run::OpenBase;
 use crate::run::advice::FEW_STEPS;
@@ -248,6 +248,13 @@ impl Fit {
     /// Whether more than half of the samples are too long.
     pub fn mostly_too_long(&self) -> bool {
         2 * self.overlong > self.sides
+    }
+
+    /// [`Fit::notices`], then those of the samples' reader. Only one of them is about the number of samples.
+    pub fn warnings(&self, base: &str, reader: &[Notice]) -> Vec<String> {
+        let counted = reader.iter().any(|notice| matches!(notice.what, What::Few(_)));
+        let own = self.notices(base, counted).into_iter();
+        own.chain(reader.iter().map(ToString::to_string)).collect()
     }
 
     /// Warnings about the samples. `counted`: whether the reader of the samples has warned of their number.

@@ -2,7 +2,6 @@
 
 use rullama_train::data::batch::Sample;
 use rullama_train::data::compare::Side;
-use rullama_train::data::dataset::What;
 use rullama_train::data::loss_spans::pieces;
 use rullama_train::data::tokenizer::Tokenizer;
 use rullama_train::recipe::{Recipe, SCHEMA_URL};
@@ -44,15 +43,12 @@ pub fn read(frozen: &OpenBase, recipe: &Recipe, files: Vec<FileEntry>) -> Result
         "#:schema {SCHEMA_URL}\n# {}.\n#\n# recipes/chat.toml of rullama-train documents every key.\n",
         draft::summary(&fit)
     );
-    let few = notices.iter().any(|notice| matches!(notice.what, What::Few(_)));
-    let of_fit = fit.notices(frozen.base.name(), few);
-    let warnings = of_fit.into_iter().chain(notices.iter().map(ToString::to_string));
     Ok(Samples {
         counts: counts(&samples),
         rows: samples.iter().take(ROWS).map(|sample| row(&frozen.tokenizer, sample)).collect(),
         lengths: samples.iter().map(|sample| sample.ids.len()).collect(),
         files: sources.iter().map(found).collect(),
-        warnings: warnings.collect(),
+        warnings: fit.warnings(frozen.base.name(), &notices),
         recipe: header + &draft::text(&fit, &names, &prompts),
         proposal: fit.proposal(),
     })
