@@ -41,16 +41,12 @@ pub fn list(runs: &Path) -> Vec<Value> {
 
 /// Writes the page's description of the run in `dir`.
 pub fn keep(dir: &Path, text: &[u8]) -> Result<Value, Problem> {
-    let about: Result<Map<String, Value>, _> = serde_json::from_slice(text);
-    match about {
-        Ok(_) if text.len() > LONGEST => Err(Problem::new(format!(
-            "the description of the run has {} bytes; it may have {LONGEST}",
-            text.len()
-        ))),
-        Ok(_) => {
-            files::write_atomic(&dir.join(ABOUT), text).map_err(|error| Problem::new(error.to_string()))?;
-            Ok(json!({}))
-        }
-        Err(error) => Err(Problem::new(format!("the description of the run: {error}; expected an object"))),
+    let wrong = |problem: String| Problem::new(format!("the description of the run{problem}"));
+    if text.len() > LONGEST {
+        return Err(wrong(format!(" has {} bytes; it may have {LONGEST}", text.len())));
     }
+    serde_json::from_slice::<Map<String, Value>>(text)
+        .map_err(|error| wrong(format!(": {error}; expected an object")))?;
+    files::write_atomic(&dir.join(ABOUT), text).map_err(|error| Problem::new(error.to_string()))?;
+    Ok(json!({}))
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::body::to_bytes;
+use axum::body::{Bytes, to_bytes};
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
 use axum::http::{HeaderMap, StatusCode, Uri, header};
@@ -61,8 +61,13 @@ async fn no_route(request: Request) -> Problem {
 }
 
 /// The body of a request, which is in memory.
+async fn bytes(request: Request) -> Result<Bytes, Problem> {
+    to_bytes(request.into_body(), usize::MAX).await.map_err(|e| Problem::new(e.to_string()))
+}
+
+/// The JSON in the body of a request.
 async fn body<T: DeserializeOwned>(request: Request) -> Result<T, Problem> {
-    let bytes = to_bytes(request.into_body(), usize::MAX).await.map_err(|e| Problem::new(e.to_string()))?;
+    let bytes = bytes(request).await?;
     serde_json::from_slice(&bytes).map_err(|error| Problem::new(format!("the request: {error}")))
 }
 
@@ -95,7 +100,7 @@ async fn bases(State(app): Shared) -> Answer {
 
 async fn upload(State(app): Shared, path: InPath<(String, String, u64)>, request: Request) -> Answer {
     let Path((_, id, offset)) = path?;
-    let bytes = to_bytes(request.into_body(), usize::MAX).await.map_err(|e| Problem::new(e.to_string()))?;
+    let bytes = bytes(request).await?;
     blocking(move || app.uploads.write(&id, offset, &bytes)).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
@@ -146,7 +151,7 @@ async fn runs(State(app): Shared) -> Answer {
 /// Writes the page's description of a run, and no other file.
 async fn keep_run(State(app): Shared, path: InPath<(String, String, String)>, request: Request) -> Answer {
     let Path((_, name, path)) = path?;
-    let text = to_bytes(request.into_body(), usize::MAX).await.map_err(|e| Problem::new(e.to_string()))?;
+    let text = bytes(request).await?;
     let dir = app.folders.run(&name).filter(|_| path == kept::ABOUT);
     let dir = dir.ok_or_else(|| Problem::missing(format!("runs/{name}/{path} cannot be written")))?;
     blocking(move || kept::keep(&dir, &text)).await.map(|done| json(&done))
