@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::{read, root};
 
-/// Where reports are, from the root.
+/// Folder of the reports, from the root.
 const REPORTS: &str = "results";
 
 /// A report, with the name of its file.
@@ -17,7 +17,7 @@ struct Report {
     content: Value,
 }
 
-/// What is known of a GPU.
+/// Facts about a GPU: the compiler that took its kernels, and reports of those who have it.
 #[derive(Default)]
 struct Gpu<'a> {
     compiled: Option<String>,

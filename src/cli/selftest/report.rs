@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::{Findings, SelftestArgs, device, test};
 use crate::cli::output::{Progress, line};
 
-/// Where reports are collected.
+/// Address of the form for reports.
 const ISSUES: &str = "https://github.com/rullama/rullama-train/issues/new?template=gpu.yml";
 /// Version of the file's layout.
 const LAYOUT: u32 = 1;

@@ -45,7 +45,7 @@ function turns(text: string, known: (name: string) => boolean): Turn[] | null {
 
 function conversations(found: Turn[], role: (name: string) => Message["role"]): Message[][] {
   const all: Message[][] = [];
-  // Where every turn stands apart, an empty line does not end a conversation.
+  // An empty line does not end a conversation in which every turn stands apart.
   const loose = found.slice(1).every(({ apart }) => apart !== "no");
   for (const { name, text, apart } of found) {
     const message = { role: role(name), content: text.trim() };
