@@ -1,11 +1,13 @@
 //! Generating text: sampling, log-probabilities, generation, faults of replies, and conversations.
 
+pub mod completion;
 pub mod conversation;
 pub mod ending;
 pub mod generate;
 pub mod metrics;
 pub mod refusal;
 pub mod reply;
+pub mod rollouts;
 pub mod sampling;
 pub mod scores;
 pub mod unwritten;

@@ -41,6 +41,18 @@ impl Score {
     }
 }
 
+/// The log-probability of token `id` by a row of logits divided by `temperature`, or by the logits where that is 0. `None` if the logits
+/// are not finite.
+pub(super) fn tempered(logits: &[f32], id: u32, temperature: f64) -> Option<f32> {
+    let divisor = if temperature == 0.0 { 1.0 } else { temperature };
+    let largest = *logits.get(sampling::likeliest(logits))?;
+    let of = |logit: f32| f64::from(logit - largest) / divisor;
+    let sum: f64 = logits.iter().map(|&logit| of(logit).exp()).sum();
+    let log = Log { largest, sum };
+    let logprob = (of(*logits.get(id as usize)?) - sum.ln() + 0.0).max(NEVER);
+    log.is_sound().then_some(logprob as f32)
+}
+
 /// `log softmax` of a row: its largest logit, and `Σ exp(logit − largest)`.
 struct Log {
     largest: f32,
@@ -101,6 +113,16 @@ mod tests {
         assert_eq!(Score::of(&[1.0, f32::NAN], 0, 1), None);
         assert_eq!(Score::of(&[1.0, f32::INFINITY], 0, 1), None);
         assert_eq!(Score::of(&[], 0, 1), None);
+    }
+
+    #[test]
+    fn a_temperature_divides_the_logits() {
+        let logits = [1.0f32, 3.0, -2.0];
+        let of = |t: f64| (-2.0 / t) - logits.iter().map(|&l| (f64::from(l) / t).exp()).sum::<f64>().ln();
+        let found = |t: f64| f64::from(tempered(&logits, 2, t).expect("finite"));
+        assert!((found(0.5) - of(0.5)).abs() < 1e-5 && (found(2.0) - of(2.0)).abs() < 1e-6);
+        assert_eq!(found(0.0), found(1.0));
+        assert_eq!(tempered(&[f32::NAN, 1.0], 1, 1.0), None);
     }
 
     #[test]
