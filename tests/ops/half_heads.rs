@@ -4,9 +4,11 @@ use half::f16;
 use pollster::block_on;
 use rullama_train::gpu::Gpu;
 use rullama_train::ops::act::Act;
+use rullama_train::ops::heads;
 use rullama_train::ops::heads::coop16 as coop_heads;
 use rullama_train::ops::heads::coop16_backward as coop_heads_backward;
 use rullama_train::ops::pack::Packed;
+use rullama_train::ops::pass::{Pass, Scratch};
 use rullama_train::ops::rms_norm::Norm;
 use rullama_train::ops::rope;
 use rullama_train::reference;
@@ -131,6 +133,50 @@ pub fn backward(gpu: &Gpu) -> Outcome {
             })?;
             let found = unpacked(gpu, &packed, width, tokens, &name)?;
             check.close(&name, width, &found, &expected(&values))?;
+        }
+    }
+    check.done()
+}
+
+/// The gradients of keys whose norm takes all heads of a token together, beside values without a norm, into f32 and into tiles.
+pub fn backward_of_rows(gpu: &Gpu) -> Outcome {
+    let mut check = Check::new("heads backward, norms of rows", HALF);
+    let scratch = Scratch::for_products(gpu, None)?;
+    for (tokens, count, size) in [(7, 3, 32), (33, 8, 64)] {
+        let width = count * size;
+        let [x, dkeys, dvalues] = [1, 2, 3].map(|seed| values(seed, tokens * width));
+        let w = values(4, width);
+        let positions: Vec<u32> = (0..tokens as u32).map(|t| t % 13).collect();
+        let frequencies: Vec<f64> =
+            (0..size / 2).map(|i| 1e4f64.powf(-2.0 * i as f64 / size as f64)).collect();
+        let straight = reference::rope::backward(&wide(&dkeys), &positions, &frequencies, count);
+        let expected =
+            reference::rms_norm::backward(&straight, &wide(&x), Some(&wide(&w)), width, f64::from(EPS));
+        let norms = [&Norm::new(gpu, "norm", Some(&w), width, EPS)?, &Norm::identity(size)];
+        let table = rope::Table::new(gpu, &frequencies, 1.0, 13)?;
+        let positions = gpu.upload("positions", &positions)?;
+        let x: Act = Block::input(gpu, (0, 0), width, &x).rows.into();
+        for in_tiles in [false, true] {
+            let name = format!("T={tokens} heads={count} K={size} in tiles={in_tiles}");
+            let dy = [&dkeys, &dvalues].map(|dy| Act::from(Block::in_out(gpu, (0, 0), width, dy).rows));
+            let blocks = [(); 2].map(|()| Block::output(gpu, (0, 0), width, tokens));
+            let packed = [(); 2].map(|()| Packed::new(gpu, "gradients", tokens, width).expect("it is small"));
+            let dx = [0, 1].map(|i| match in_tiles {
+                true => Act::tiled(packed[i].clone(), None),
+                false => blocks[i].rows.clone().into(),
+            });
+            run(gpu, |rec| {
+                let p = &mut Pass::new(rec, tokens, &scratch);
+                let turn = Some((&positions, &table));
+                heads::backward_both(p, [&dx[0], &dx[1]], [&dy[0], &dy[1]], [&x, &x], norms, turn, count);
+            })?;
+            for (i, expected) in [&expected, &wide(&dvalues)].into_iter().enumerate() {
+                let found = match in_tiles {
+                    true => unpacked(gpu, &packed[i], width, tokens, &name)?,
+                    false => blocks[i].read(gpu, &name)?,
+                };
+                check.close(&name, width, &found, expected)?;
+            }
         }
     }
     check.done()

@@ -110,7 +110,7 @@ const MANY: &[GgmlType] = &[
 ];
 const RARE: &[GgmlType] = &[IQ2_XXS, IQ2_XS, IQ3_S, IQ1_S, IQ1_M, TQ1_0, TQ2_0, NVFP4, Q1_0, Q2_0];
 
-const CASES: [Case; 138] = [
+const CASES: [Case; 139] = [
     case("adamw", "ten steps of adamw and sgd, with clipping", F32, adamw::ten_steps),
     case("adamw", "gradients that are not finite", F32, adamw::non_finite),
     case("argmax", "the likeliest token", F32, decoding::likeliest),
@@ -176,6 +176,7 @@ const CASES: [Case; 138] = [
     case("gated", "experts, and back to tokens", &[Variant::F32, Variant::Coop16], experts::gated::whole),
     case("heads", "forward", PACKED, half_heads::forward),
     case("heads", "backward", PACKED, half_heads::backward),
+    case("heads", "backward, norms of rows", PACKED, half_heads::backward_of_rows),
     case("heads", "keys and values at once, forward", PACKED, half_pairs::forward),
     case("heads", "keys and values at once, backward", PACKED, half_pairs::backward),
     case("linear", "forward", F32, |gpu| linear::forward(gpu, ALL)),

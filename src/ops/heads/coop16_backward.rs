@@ -67,6 +67,7 @@ fn dispatch(
     rows: usize,
 ) {
     let (norm, last) = (norms[0], norms[norms.len() - 1]);
+    assert_eq!(norm.width * heads, dy[0].stride, "the norm is of heads");
     let params = Params {
         rows: rows as u32,
         tiles: dx[0].tiles(),

@@ -6,7 +6,7 @@ pub mod kernels;
 
 use crate::ops::act::Act;
 use crate::ops::pass::Pass;
-use crate::ops::rms_norm::{Norm, plain};
+use crate::ops::rms_norm::{self, Norm, plain};
 use crate::ops::rope::{self, Table};
 
 /// A rotary embedding: positions `[T]` u32, and the table of cosines and sines.
@@ -51,14 +51,23 @@ pub fn backward(
     heads: usize,
 ) {
     let tokens = p.tokens;
-    if let Some(tiles) = dx.tiles() {
+    let of_rows = takes_rows(norm, dy, heads);
+    if let Some(tiles) = dx.tiles().filter(|_| !of_rows) {
         return coop16_backward::backward(p.rec.now(), tiles, dy.rows(), x, norm, rotary, heads, tokens);
     }
     if let Some((positions, table)) = rotary {
         rope::backward(p.rec.now(), dy.rows(), positions, table, heads, tokens);
     }
+    if of_rows {
+        return rms_norm::backward(p, dx, dy, x, norm);
+    }
     let rows = normed_rows(x, norm, tokens);
     plain::backward(p.rec.now(), dx.rows(), dy.rows(), x.rows(), norm, rows, None);
+}
+
+/// Whether a norm takes all heads of a token together, which the kernels of heads do not.
+fn takes_rows(norm: &Norm, dy: &Act, heads: usize) -> bool {
+    heads > 1 && norm.width == dy.rows().stride
 }
 
 /// Rows that a norm sees in those of `tokens` tokens: one for each head, or whole ones.
@@ -76,7 +85,8 @@ pub fn backward_both(
     rotary: Option<Rotation>,
     heads: usize,
 ) {
-    if let [Some(keys), Some(values)] = dx.map(Act::tiles) {
+    let of_rows = takes_rows(norms[0], dy[0], heads);
+    if let ([Some(keys), Some(values)], false) = (dx.map(Act::tiles), of_rows) {
         let (dx, dy) = ([keys, values], dy.map(Act::rows));
         return coop16_backward::backward_both(p.rec.now(), dx, dy, x, norms, rotary, heads, p.tokens);
     }
