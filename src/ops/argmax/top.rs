@@ -9,7 +9,7 @@ use crate::ops::argmax::Likeliest;
 #[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
 struct Params {
     count: u32,
-    stride: u32,
+    stride4: u32,
     top: u32,
     words: u32,
     first: u32,
@@ -47,7 +47,7 @@ pub fn forward(
 ) {
     let params = Params {
         count: count as u32,
-        stride: values.stride as u32,
+        stride4: (values.stride / 4) as u32,
         top: top as u32,
         words: words(top) as u32,
         first: first as u32,

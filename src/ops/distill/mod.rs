@@ -59,7 +59,7 @@ impl Distill {
 struct Params {
     rows: u32,
     vocab: u32,
-    stride: u32,
+    stride4: u32,
     top: u32,
     target_offset: u32,
     loss_offset: u32,
@@ -109,7 +109,7 @@ pub fn backward(
 }
 
 impl Lesson<'_> {
-    /// Cross entropies and results only; the logits end up capped.
+    /// Cross entropies and results only.
     pub fn forward(&self, rec: &mut Recorder, chunk: &Chunk) {
         self.dispatch(rec, "forward", chunk, None);
     }
@@ -147,7 +147,7 @@ fn params(chunk: &Chunk, lesson: &Lesson) -> Params {
     Params {
         rows: chunk.rows as u32,
         vocab: chunk.vocab as u32,
-        stride: chunk.logits.stride as u32,
+        stride4: (chunk.logits.stride / 4) as u32,
         top: lesson.top as u32,
         target_offset: chunk.targets.1 as u32,
         loss_offset: chunk.losses.1 as u32,

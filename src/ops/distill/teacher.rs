@@ -9,7 +9,7 @@ use crate::ops::argmax::top;
 #[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
 struct Params {
     count: u32,
-    stride: u32,
+    stride4: u32,
     words: u32,
     first: u32,
     warmth: f32,
@@ -34,7 +34,7 @@ pub struct Found<'a> {
 pub fn forward(rec: &mut Recorder, found: &Found, temperature: f64, sums: &wgpu::Buffer, rows: usize) {
     let params = Params {
         count: found.count as u32,
-        stride: found.values.stride as u32,
+        stride4: (found.values.stride / 4) as u32,
         words: top::words(found.top) as u32,
         first: found.first as u32,
         warmth: (1.0 / temperature) as f32,
