@@ -1,5 +1,5 @@
 //! Lists the shaders, `shaders/**/*.wgsl`, and with the feature `web` the built page, `web/dist`, so that the program has both
-//! inside.
+//! inside. The module for browsers has the shaders without their comments.
 
 use std::path::{Path, PathBuf};
 use std::{env, fs, io};
@@ -20,8 +20,13 @@ fn main() {
     let root = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"));
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
     let shaders = root.join("shaders");
+    let downloaded = target("ARCH") == "wasm32";
     let text = |name: &str, path: &Path| {
         let name = name.strip_suffix(".wgsl")?;
+        if downloaded {
+            let text = fs::read_to_string(path).expect("the shaders are part of the package");
+            return Some(format!("({name:?}, {:?}),\n", without_comments(&text)));
+        }
         Some(format!("({name:?}, include_str!({path:?})),\n"))
     };
     let shaders = list(&shaders, text).expect("the shaders are part of the package");
@@ -38,6 +43,24 @@ fn main() {
         )
     });
     fs::write(out.join("page.rs"), list).expect("the build's own folder can be written");
+}
+
+/// A shader without comments and with less indentation, for a module that is downloaded. Nested lines stay indented: the expander tells
+/// them from declarations.
+fn without_comments(text: &str) -> String {
+    let mut short = String::new();
+    for line in text.lines() {
+        let code = line.split("//").next().unwrap_or_default().trim_end();
+        if code.trim_start().is_empty() {
+            continue;
+        }
+        if code.starts_with(' ') {
+            short.push(' ');
+        }
+        short.push_str(code.trim_start());
+        short.push('\n');
+    }
+    short
 }
 
 /// An array of what `entry` makes of every file below `dir`, by name.
