@@ -34,7 +34,7 @@ var<workgroup> part: array<vec4<u32>, 512>;     // 64 rows and 64 columns of W i
 
 // The eight halves from column 8·c of a row on: neither neighbours of a row nor those of a column lie in one bank.
 fn place(row: u32, c: u32) -> u32 {
-    return row * 8u + (c ^ ((row / 8u ^ row) & 7u));
+    return row * 8u + (c ^ (((row / 8u) ^ row) & 7u));
 }
 
 fn half4(values: vec4<f32>) -> vec2<u32> {
@@ -115,7 +115,7 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
     workgroupBarrier();
     let start = own.start + (group.x * own.steps + own.y) * 512u;
     for (var i = lane; i < 512u; i += 128u) {
-        panels[start + i] = part[place(i / 8u, (i ^ i / 8u) & 7u)];
+        panels[start + i] = part[place(i / 8u, (i ^ (i / 8u)) & 7u)];
     }
 }
 
