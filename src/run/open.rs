@@ -6,7 +6,7 @@ use crate::base::ollama;
 use crate::base::{Base, Fingerprint};
 use crate::data::dataset::Unasked;
 use crate::data::template::{BuiltIn, Conversation, Message, Role, Template, TemplateError};
-use crate::data::tokenizer::Tokenizer;
+use crate::data::tokenizer::{Special, Tokenizer};
 use crate::families;
 use crate::recipe::{Recipe, Switch, Template as Setting};
 use crate::verify::HeldOut;
@@ -135,6 +135,13 @@ impl OpenBase {
         let messages = system.into_iter().chain([Message::new(Role::User, text)]);
         let conversation = Conversation::new(messages.collect());
         self.template.prompt(&self.tokenizer, &conversation)
+    }
+
+    /// A text to continue as it stands, without the chat template, as token ids.
+    pub fn continuation(&self, text: &str) -> Vec<u32> {
+        let ids = self.tokenizer.encode(text, Special::Parse);
+        let bos = self.tokenizer.bos().filter(|bos| ids.first() != Some(bos));
+        bos.into_iter().chain(ids).collect()
     }
 }
 

@@ -5,7 +5,7 @@ use super::batches::{Batches, Planned};
 use super::{Data, Identity, OpenBase, RunError, Steps, ValidationFile, references};
 use crate::adapter::lora::Adapter;
 use crate::data::batch::{Capacity, MicroBatch};
-use crate::recipe::Recipe;
+use crate::recipe::{DataFormat, Recipe};
 use crate::talk::metrics::Question;
 use crate::train::{TrainError, Trainer};
 
@@ -46,8 +46,13 @@ impl PreparedRun {
                     .into(),
             ));
         }
+        // What learns to continue plain text is asked to do that.
+        let plain = recipe.data.format == DataFormat::Text;
         let render = |text: &String| {
-            let ids = base.prompt_after(recipe.data.system.as_deref(), text).map_err(RunError::Prompt)?;
+            let ids = match plain {
+                true => base.continuation(text),
+                false => base.prompt_after(recipe.data.system.as_deref(), text).map_err(RunError::Prompt)?,
+            };
             Ok((text.clone(), ids))
         };
         let prompts = recipe.eval.samples.iter().map(render).collect::<Result<Vec<_>, RunError>>()?;

@@ -169,3 +169,16 @@ fn samples_of_any_kind_have_their_objective() {
         }
     }
 }
+
+#[test]
+fn prompts_of_plain_text_are_continued_as_they_stand() {
+    let prompt = |data: &str| {
+        let recipe = recipe(&format!("{data}\n[eval]\nsamples = ['One day']\n"), "tiny");
+        let frozen = OpenBase::open(&recipe).expect("the tiny base");
+        let ready = Ready::read(&recipe, &frozen).unwrap_or_else(|error| panic!("{error}"));
+        frozen.tokenizer.decode(&ready.prepared.prompts[0].1)
+    };
+    assert_eq!(prompt("train = 'datasets/stories.jsonl'\nformat = 'text'"), "<bos>One day");
+    let asked = prompt("train = 'datasets/pirate.jsonl'");
+    assert!(asked.starts_with("<bos><|turn>user") && asked.contains("One day"), "{asked}");
+}

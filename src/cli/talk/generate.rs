@@ -7,7 +7,6 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use pollster::block_on;
-use rullama_train::data::tokenizer::Special;
 use rullama_train::run::OpenBase;
 use rullama_train::talk::conversation::Conversation;
 use rullama_train::talk::ending::Ending;
@@ -131,9 +130,7 @@ fn prompts(args: &GenerateArgs) -> Result<Vec<String>> {
 fn encode(args: &GenerateArgs, frozen: &OpenBase, prompt: &str) -> Result<Vec<u32>> {
     let tokenizer = &frozen.tokenizer;
     if args.raw {
-        let ids = tokenizer.encode(prompt, Special::Parse);
-        let bos = tokenizer.bos().filter(|bos| ids.first() != Some(bos));
-        return Ok(bos.into_iter().chain(ids).collect());
+        return Ok(frozen.continuation(prompt));
     }
     let conversation = Conversation::new(args.system.clone());
     Ok(conversation
