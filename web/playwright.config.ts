@@ -7,7 +7,7 @@ import { launchOptions } from "./tests/browser";
 
 // The program with the page: `cargo build --release --features web`, after `web/build`.
 const built = process.env.CARGO_TARGET_DIR ?? fileURLToPath(new URL("../target", import.meta.url));
-const program = join(built, "release", "rullama-train");
+const program = join(built, process.env.RULLAMA_PROFILE ?? "release", "rullama-train");
 
 // The port of the page with a fake trainer; two checkouts on one machine need different ones.
 const port = Number(process.env.RULLAMA_PORT ?? 4174);

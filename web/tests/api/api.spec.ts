@@ -252,7 +252,7 @@ test("errors in a recipe, its files or a base are reported once, with their posi
   const missing = await check(recipe(), []);
   expect(missing.error).toMatchObject({ name: "RecipeError", key: "data.train" });
   const damaged = await check(recipe(), [PIRATE], `/@fs${root}/recipes/chat.toml`);
-  expect(damaged.error).toMatchObject({ name: "TrainError" });
+  expect(damaged.error).toMatchObject({ name: "BaseError" });
   expect(damaged.error?.message).toContain('expected "GGUF"');
   const nowhere = await check(recipe(), [PIRATE], "/nowhere/model.gguf");
   expect(nowhere.error?.message).toMatch(/404|GGUF/);

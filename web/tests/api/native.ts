@@ -11,7 +11,8 @@ import type { Encoded } from "./page";
 export const root = fileURLToPath(new URL("../../..", import.meta.url)).replace(/\/$/, "");
 /** Cargo's folder. */
 export const target = process.env.CARGO_TARGET_DIR ?? join(root, "target");
-const built = join(target, "release");
+/** Folder of the native program; `RULLAMA_PROFILE` names another profile of Cargo. */
+const built = join(target, process.env.RULLAMA_PROFILE ?? "release");
 
 export const read = (path: string): Buffer => readFileSync(join(root, path));
 export const temporary = (): string => mkdtempSync(join(tmpdir(), "rullama-train-"));
