@@ -1,32 +1,18 @@
 /** Live charts of losses, learning rate and tokens per second, with text for screen readers and a table. */
 
-import uPlot from "uplot";
-import "uplot/dist/uPlot.min.css";
 import { el } from "./dom";
 import { count, decimal, percent, scientific, share } from "./format";
 import { compares, type History } from "./history";
-import { RECOLOURED } from "./theme";
+import { plot, type Series, type Stroke } from "./plot";
 
-interface Line {
+interface Line extends Stroke {
   label: string;
-  color: string;
-  width?: number;
-  dots?: boolean;
-  alpha?: number;
 }
 
 interface Chart {
   figure: HTMLElement;
-  /** Makes the picture, unless it is there. */
-  prepare(): void;
-  draw(data: uPlot.AlignedData, words: string[], steps: number): void;
-  restyle(): void;
+  draw(steps: number[], lines: Series[], words: string[], last: number): void;
 }
-
-/** Axis increments for steps, which are integers. */
-const WHOLE = [0, 1, 2, 3, 4, 5].flatMap((power) => [1, 2, 5].map((digit) => digit * 10 ** power));
-
-const color = (name: string) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 /** A figure with a chart and a caption, which is the legend with the latest values. */
 function chart(title: string, lines: Line[], height: number, wide: boolean, tick: (value: number) => string): Chart {
@@ -38,66 +24,25 @@ function chart(title: string, lines: Line[], height: number, wide: boolean, tick
     values[i]!.append(swatch, line.label);
     return values[i]!;
   });
-  const picture = el("div", { role: "img" });
-  const figure = el("figure", wide ? { class: "wide" } : {}, el("figcaption", {}, el("b", {}, title), ...legend), picture);
-  let plot: uPlot | null = null;
-  let shown: uPlot.AlignedData = [[], ...lines.map(() => [])];
-  let last = 0;
-
-  let spoken: string[] = [];
-  /** Shows the values at the pointer, or the latest ones. */
+  let [steps, drawn, spoken]: [number[], Series[], string[]] = [[], [], []];
   const legends = (texts: string[]) => texts.forEach((text, i) => values[i]!.replaceChildren(values[i]!.firstChild!, `${lines[i]!.label} ${text}`));
-  const point = ({ cursor, data }: uPlot) => {
-    const { idx } = cursor;
-    if (idx === null || idx === undefined) return legends(spoken);
-    const here = lines.map((_, i) => data[i + 1]![idx]);
-    legends(here.map((value, i) => (value === null || value === undefined ? "—" : `${tick(value)}${i === 0 ? ` at step ${data[0][idx]}` : ""}`)));
+  /** Shows the values at the pointer, or the latest ones. */
+  const at = (index: number | null) => {
+    if (index === null) return legends(spoken);
+    const here = drawn.map((line) => line[index]);
+    legends(here.map((value, i) => (value == null ? "—" : `${tick(value)}${i === 0 ? ` at step ${steps[index]}` : ""}`)));
   };
-
-  const make = () => {
-    plot?.destroy();
-    const axis = { stroke: color("--muted"), grid: { stroke: color("--line"), width: 1 }, ticks: { show: false }, font: "12px system-ui" };
-    const series = lines.map((line) => ({
-      stroke: color(line.color),
-      width: line.width ?? 2,
-      alpha: line.alpha ?? 1,
-      spanGaps: true,
-      points: { show: line.dots ?? false, size: 7, fill: color(line.color) },
-    }));
-    const options: uPlot.Options = {
-      width: Math.max(picture.clientWidth, 200),
-      height,
-      scales: { x: { time: false, range: (_, from, to) => [Math.min(from ?? 0, 0), Math.max(to ?? 1, last, 1)] } }, // the whole run from the start
-      axes: [
-        { ...axis, size: 28, space: 60, incrs: WHOLE },
-        { ...axis, size: 52, space: 32, values: (_, ticks) => ticks.map(tick) },
-      ],
-      series: [{}, ...series],
-      legend: { show: false },
-      cursor: { y: false, points: { size: 6 } },
-      hooks: { setCursor: [point] },
-    };
-    plot = new uPlot(options, shown, picture);
-  };
-  const prepare = () => void (plot ?? make());
-  new ResizeObserver(() => {
-    if (picture.clientWidth === 0) return;
-    if (plot) plot.setSize({ width: picture.clientWidth, height });
-    else if (shown[0].length > 0) setTimeout(prepare); // a task for each chart, none of them long
-  }).observe(picture);
-
+  const { picture, draw } = plot(lines, { height, tick, at });
+  const figure = el("figure", wide ? { class: "wide" } : {}, el("figcaption", {}, el("b", {}, title), ...legend), picture);
   return {
     figure,
-    prepare,
-    draw(data, words, steps) {
-      [shown, spoken, last] = [data, words, steps];
-      if (plot) plot.setData(data);
-      else if (picture.clientWidth > 0) setTimeout(prepare);
+    draw(xs, ys, words, last) {
+      [steps, drawn, spoken] = [xs, ys, words];
+      draw(xs, ys, last);
       legends(words);
       const described = words.map((text, i) => `${lines[i]!.label} ${text}`.trim());
       picture.setAttribute("aria-label", `${title}: ${described.join(", ")}`);
     },
-    restyle: make,
   };
 }
 
@@ -114,7 +59,7 @@ export function charts(place: HTMLElement) {
     true,
     (value) => String(Number(value.toPrecision(3))),
   );
-  const rate = chart("Learning rate", [{ label: "", color: "--accent" }], 130, false, (value) => (value === 0 ? "0" : value.toExponential(0)));
+  const rate = chart("Learning rate", [{ label: "", color: "--accent" }], 130, false, (value) => (value === 0 ? "0" : Number(value.toPrecision(2)).toExponential()));
   const speed = chart("Tokens/s", [{ label: "", color: "--accent" }], 130, false, (value) => count(value));
   const both = [
     { label: "training", color: "--accent" },
@@ -126,9 +71,6 @@ export function charts(place: HTMLElement) {
   const table = el("details", { class: "values" }, el("summary", {}, "Show as a table"), body);
   const all = [loss, margin, ranked, rate, speed];
   place.append(...all.map((one) => one.figure), table);
-  // The first picture takes long: made while the GPU is opened, one at a time, it does not hold up the page during the run.
-  all.forEach((one, i) => setTimeout(one.prepare, 50 * i));
-  addEventListener(RECOLOURED, () => all.forEach((one) => one.restyle()));
 
   let last: History | null = null;
   const values = valuesTable();
@@ -148,7 +90,8 @@ export function charts(place: HTMLElement) {
       const line = (value: (x: number) => number | null | undefined) => xs.map((x) => value(x) ?? null);
       const end = history.steps.at(-1);
       loss.draw(
-        [xs, line((x) => steps.get(x)?.loss), line((x) => steps.get(x)?.smoothed), line((x) => evals.get(x)?.loss)],
+        xs,
+        [line((x) => steps.get(x)?.loss), line((x) => steps.get(x)?.smoothed), line((x) => evals.get(x)?.loss)],
         [decimal(end?.loss ?? null), decimal(end?.smoothed ?? null), decimal(history.evals.at(-1)?.loss ?? null)],
         all,
       );
@@ -157,15 +100,16 @@ export function charts(place: HTMLElement) {
         const [first, second] = ["rewards/margins", "rewards/accuracies"] as const;
         const tested = history.evals.at(-1);
         margin.draw(
-          [xs, line((x) => steps.get(x)?.[first]), line((x) => evals.get(x)?.margin)],
+          xs,
+          [line((x) => steps.get(x)?.[first]), line((x) => evals.get(x)?.margin)],
           [decimal(end?.[first] ?? null, 2), decimal(tested?.margin ?? null, 2)],
           all,
         );
-        ranked.draw([xs, line((x) => steps.get(x)?.[second]), line((x) => evals.get(x)?.ranked)], [share(end?.[second]), share(tested?.ranked)], all);
+        ranked.draw(xs, [line((x) => steps.get(x)?.[second]), line((x) => evals.get(x)?.ranked)], [share(end?.[second]), share(tested?.ranked)], all);
       }
-      rate.draw([xs, line((x) => steps.get(x)?.learning_rate)], [end ? scientific(end.learning_rate) : "—"], all);
+      rate.draw(xs, [line((x) => steps.get(x)?.learning_rate)], [end ? scientific(end.learning_rate) : "—"], all);
       const tokens = end?.tokens_per_second ?? null;
-      speed.draw([xs, line((x) => steps.get(x)?.tokens_per_second)], [tokens === null ? "—" : count(tokens)], all);
+      speed.draw(xs, [line((x) => steps.get(x)?.tokens_per_second)], [tokens === null ? "—" : count(tokens)], all);
       fillTable();
     },
   };

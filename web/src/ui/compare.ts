@@ -1,9 +1,9 @@
 /** Runs side by side: the settings in which they differ, their losses and their replies. */
 
-import uPlot from "uplot";
 import type { KeptRun } from "../storage/runs";
 import { el } from "./dom";
 import { decimal, duration, loss, share } from "./format";
+import { plot } from "./plot";
 
 const COLORS = ["--accent", "--second", "--third", "--muted"];
 
@@ -79,25 +79,11 @@ function picture(runs: KeptRun[]): HTMLElement {
     const known = new Map(run.losses);
     return steps.map((step) => known.get(step) ?? null);
   });
-  const style = getComputedStyle(document.documentElement);
-  const color = (name: string) => style.getPropertyValue(name).trim();
-  const spoken = runs.map((run) => `${titleOf(run)}: ${decimal(run.after)}`).join("; ");
-  const place = el("div", { role: "img", "aria-label": `Losses: ${spoken}` });
-  const axis = { stroke: color("--muted"), grid: { stroke: color("--line"), width: 1 }, ticks: { show: false }, font: "12px system-ui" };
-  const options = {
-    width: 600,
-    height: 180,
-    scales: { x: { time: false } },
-    axes: [{ ...axis, size: 28 }, { ...axis, size: 52 }],
-    series: [{}, ...runs.map((_, i) => ({ stroke: color(COLORS[i]!), width: 2, spanGaps: true }))],
-    legend: { show: false },
-    cursor: { show: false },
-  };
-  let plot: uPlot | null = null;
-  new ResizeObserver(() => {
-    if (place.clientWidth === 0) return;
-    if (plot) plot.setSize({ width: place.clientWidth, height: 180 });
-    else plot = new uPlot({ ...options, width: place.clientWidth }, [steps, ...lines], place);
-  }).observe(place);
-  return place;
+  const { picture, draw } = plot(
+    runs.map((_, i) => ({ color: COLORS[i]! })),
+    { height: 180, tick: (value) => String(Number(value.toPrecision(3))) },
+  );
+  picture.setAttribute("aria-label", `Losses: ${runs.map((run) => `${titleOf(run)}: ${decimal(run.after)}`).join("; ")}`);
+  draw(steps, lines);
+  return picture;
 }

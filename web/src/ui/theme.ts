@@ -6,9 +6,6 @@ const KEY = "theme";
 const THEMES = ["system", "light", "dark"] as const;
 type Theme = (typeof THEMES)[number];
 
-/** Event of the window after the colours have changed. */
-export const RECOLOURED = "recoloured";
-
 const kept = (): Theme => {
   try {
     const found = localStorage.getItem(KEY);
@@ -25,7 +22,6 @@ export function themeSwitch(): void {
     if (theme === "system") delete document.documentElement.dataset["theme"];
     else document.documentElement.dataset["theme"] = theme;
     select.value = theme;
-    dispatchEvent(new Event(RECOLOURED));
   };
   select.addEventListener("change", () => {
     try {
@@ -35,6 +31,5 @@ export function themeSwitch(): void {
     }
     show(select.value as Theme);
   });
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => dispatchEvent(new Event(RECOLOURED)));
   show(kept());
 }
