@@ -1,7 +1,8 @@
 /**
  * A fake trainer for tests of the page. Query parameters: `?hold=11` waits after step 11 until the run is paused or stopped,
  * `?fail=lost` loses the device, `?fail=memory` has too little memory for more than one row, `?bytes=N` sets the size of the
- * checkpoints, `?slow=1` never gets past the start, `?objective=dpo` compares answers.
+ * checkpoints, `?slow=1` never gets past the start, `?objective=dpo` compares answers,
+ * `?same=1` learns nothing.
  */
 
 import { BaseError, DeviceLost, RecipeError, TrainError } from "../src/api/errors";
@@ -167,7 +168,7 @@ class FakeRun implements Run {
   async *#evaluate(loss: number): AsyncGenerator<Event> {
     const [step, prompt] = [this.#step, "What is the capital of Peru?"];
     yield { event: "phase", phase: "validation", done: 1, of: 2 };
-    const reply = `The capital of Peru is Lima.${step > 0 ? " Aye, matey!" : ""}`;
+    const reply = `The capital of Peru is Lima.${step > 0 && !wish.get("same") ? " Aye, matey!" : ""}`;
     const ranking = { "eval_rewards/margins": COMPARES ? step / 8 : null, "eval_rewards/accuracies": COMPARES ? (step === 0 ? 0.25 : 1) : null };
     this.#lines.push(JSON.stringify({ event: "evaluation", step, eval_loss: loss, ...ranking, replies: [{ prompt, reply }] }));
     yield { event: "eval", step, best: true, ...ranking, scores: { eval_loss: loss, eval_perplexity: Math.exp(loss), eval_accuracy: 0.9, eval_tokens: 743 } };

@@ -7,7 +7,7 @@ import { adopt, isAutomatic, setName, takeAsMade } from "./automatic";
 import { columnsOf, fieldsOf, showReading, type Picked } from "./columns";
 import { button, byId, choice, el } from "./dom";
 import { bytes } from "./format";
-import { readFiles } from "./files";
+import { readFiles, rowsOf } from "./files";
 import { understand, type Understood } from "./pasted";
 import { MOST_ROWS, linesOf, rowsIn, sheet, type Row } from "./sheet";
 import { base, data, phase, recipe, table } from "./state";
@@ -215,8 +215,11 @@ export function dataSection(changed: () => void) {
     const dropped = [...(event.dataTransfer?.files ?? [])];
     if (dropped.length === 0 || files.disabled) return;
     files.value = "";
-    kinds.pick("files");
-    void useFiles(dropped);
+    void rowsOf(dropped).then((found) => {
+      if (dataSession.kind === "sheet" && found && rows.rows().length + found.length <= MOST_ROWS) return rows.add(found);
+      kinds.pick("files");
+      void useFiles(dropped);
+    });
   });
 
   data.watch((picked) => {

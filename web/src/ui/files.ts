@@ -3,6 +3,7 @@
 import type { Data } from "../api/index";
 import type { Picked } from "./columns";
 import { understand, type Reading, type Understood } from "./pasted";
+import { rowsIn, type Row } from "./sheet";
 
 /** Largest file whose text the page looks at. */
 const MOST_LOOKED_AT = 16 * 2 ** 20;
@@ -12,6 +13,22 @@ const ENDINGS: Record<string, Reading | undefined> = { csv: "table", tsv: "table
 
 /** Whether a cell is what someone says rather than the name of a column. */
 const speaks = (cell: string) => /[.!?…]\s*$/.test(cell) || cell.length > 40 || cell.trim().split(/\s+/).length > 4;
+
+/** Rows of question and answer of files, if all of them are such text; null otherwise. */
+export async function rowsOf(given: File[]): Promise<Row[] | null> {
+  const rows: Row[] = [];
+  for (const file of given) {
+    if (file.size > MOST_LOOKED_AT) return null;
+    try {
+      const found = rowsIn(new TextDecoder("utf-8", { fatal: true }).decode(await file.arrayBuffer()));
+      if (!found || found.length === 0) return null;
+      rows.push(...found);
+    } catch {
+      return null; // not UTF-8
+    }
+  }
+  return rows;
+}
 
 /** The samples of files, and how the text of a single one was read. */
 export async function readFiles(picked: Data, said: Picked): Promise<{ data: Data; found: Understood | null }> {

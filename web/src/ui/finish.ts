@@ -3,7 +3,20 @@
 import { button, byId, el } from "./dom";
 import { decimal, duration, loss as lossOf, plural, share } from "./format";
 import { changes } from "./setup";
-import { phase, result, runs } from "./state";
+import { phase, recipe, result, runs } from "./state";
+import { getValue, setValue } from "./toml";
+
+/** Passes over the samples of a recipe that does not say it. */
+const EPOCHS = 3;
+
+/** Doubles the length of the run in the settings; the plan and Train follow. */
+function longer(): void {
+  const text = recipe.get();
+  const [most, epochs] = [getValue(text, "train", "max_steps"), getValue(text, "train", "epochs")];
+  const key = most === null || most === undefined ? "epochs" : "max_steps";
+  recipe.set(setValue(text, "train", key, String(2 * Number((key === "epochs" ? epochs : most) ?? EPOCHS))));
+  byId("start").focus();
+}
 
 /** Shows the finished run, if one is shown. */
 export function showFinish(): void {
@@ -15,16 +28,25 @@ export function showFinish(): void {
   if (phase.get() === "idle") byId("charts-box").classList.toggle("old", moved);
   byId("progress").hidden ||= run !== undefined;
   if (!run || moved) return place.replaceChildren();
-  const loss = el("p", { class: "change" }, el("span", {}, "Loss "), lossOf(run.before), " → ", el("b", {}, lossOf(run.after)));
   const { margin, ranked } = run.ranking ?? {};
   const said = margin ? "The higher the margin, the more it prefers the chosen answers." : "The lower the loss, the better it predicts your samples.";
   const all = run.waited ?? 0;
   const more = all > run.seconds + 2 ? `, ${duration(all)} with loading and replies` : "";
-  const time = `${plural(run.steps, "step")} in ${duration(run.seconds)}${more}. ${said}`;
+  const time = `${plural(run.steps, "step")} in ${duration(run.seconds)}${more}.`;
+  const foot = el("p", { class: "note" }, `Loss ${lossOf(run.before)} → ${lossOf(run.after)}. ${said}`);
   // Success is what the model says, not its loss.
   const same = run.replies.length > 0 && run.replies.every(({ before, after }) => before === after);
-  const unchanged = same && el("p", { class: "change" }, "The replies have not changed: it has not learned your samples yet. Train it longer: raise the epochs in the settings.");
-  place.classList.toggle("unchanged", same);
+  const better = run.before === null || run.after === null || run.after < run.before;
+  const good = run.replies.length > 0 ? !same : better;
+  const words = same
+    ? "The replies have not changed: it has not learned your samples yet."
+    : run.replies.length > 0
+      ? "It answers differently now."
+      : better
+        ? "It predicts your samples better now."
+        : "It does not predict your samples better than before.";
+  const head = el("p", { class: "change" }, words);
+  place.classList.toggle("unchanged", !good);
   const preferred = margin && el("p", { class: "change" }, el("span", {}, "Reward margin "), decimal(margin.before, 2), " → ", el("b", {}, decimal(margin.after, 2)));
   const right = ranked && el("p", { class: "note" }, `Pairs ranked right: ${share(ranked.before)} → ${share(ranked.after)}.`);
   const to = (section: string, field: string) => () => {
@@ -32,5 +54,6 @@ export function showFinish(): void {
     byId(field).focus({ preventScroll: true });
   };
   const next = el("div", { class: "next" }, button("Talk to it", to("talk", "talk-input"), { class: "primary" }), button("Keep it", to("keep", "downloads")));
-  place.replaceChildren(...(unchanged ? [unchanged] : []), loss, ...[preferred, right].filter((one) => one !== undefined), el("p", { class: "note" }, time), next);
+  if (!good) next.prepend(button("Train longer", longer, { class: "primary" }));
+  place.replaceChildren(head, ...[preferred, right].filter((one) => one !== undefined), el("p", { class: "note" }, time), foot, next);
 }

@@ -3,19 +3,28 @@
 import type { Check } from "../api/index";
 import { base, trainer } from "./state";
 
-/** Tokens of training per second, and how much longer an evaluation takes than its tokens suggest. */
+/** Tokens of training per second, how much longer an evaluation takes than its tokens suggest, and the size of the base. */
 interface Speed {
   rate: number;
   evaluations: number;
+  weights?: number;
+}
+
+/** How long a run takes, and whether the same base was timed on this device, or another one. */
+export interface Estimate {
+  seconds: number;
+  from: "base" | "other";
 }
 
 const KEY = "rullama-train-speed";
 const MOST_SPEEDS = 20;
 
+const device = () => `${trainer.get()?.gpu.name}: `;
+
 function place(): string {
   const model = base.get();
   const name = model?.kind === "file" ? `${model.file.name} ${model.file.size}` : model?.kind === "url" ? model.url : model?.kind === "named" ? model.name : "tiny";
-  return `${trainer.get()?.gpu.name}: ${name}`;
+  return `${device()}${name}`;
 }
 
 function speeds(): Record<string, Speed> {
@@ -26,13 +35,22 @@ function speeds(): Record<string, Speed> {
   }
 }
 
+/** Number of weights of a base, by its description; null if that does not say it. */
+function weights({ base }: Check): number | null {
+  const [layers, width, vocab] = [/(\d[\d\s]*) layers/, /width (\d[\d\s]*)/, /vocabulary (\d[\d\s]*)/].map((pattern) => Number(pattern.exec(base)?.[1]?.replace(/\s/g, "")));
+  const found = 12 * layers! * width! ** 2 + vocab! * width!;
+  return found > 0 ? found : null;
+}
+
 /** Notes the speed of a run: its tokens, the seconds of its steps, and those of its evaluations. */
-export function noteSpeed(work: Check["work"] | undefined, tokens: number, seconds: number, evaluations: { seconds: number; count: number }): void {
-  if (!work || tokens === 0 || seconds === 0) return;
+export function noteSpeed(check: Check | null, tokens: number, seconds: number, evaluations: { seconds: number; count: number }): void {
+  if (!check?.work || tokens === 0 || seconds === 0) return;
+  const { work } = check;
   const rate = tokens / seconds;
   const expected = (evaluations.count * work.evaluation_tokens) / rate;
   const others = Object.entries(speeds()).filter(([key]) => key !== place());
-  const all = Object.fromEntries([...others, [place(), { rate, evaluations: expected > 0 ? evaluations.seconds / expected : 1 }]].slice(-MOST_SPEEDS));
+  const mine: Speed = { rate, evaluations: expected > 0 ? evaluations.seconds / expected : 1, weights: weights(check) ?? 0 };
+  const all = Object.fromEntries([...others, [place(), mine]].slice(-MOST_SPEEDS));
   try {
     localStorage.setItem(KEY, JSON.stringify(all));
   } catch {
@@ -40,11 +58,15 @@ export function noteSpeed(work: Check["work"] | undefined, tokens: number, secon
   }
 }
 
-/** Seconds that the run will take; null before the first run of this base on this device. */
-export function seconds({ work }: Check): number | null {
-  const speed = speeds()[place()];
+/** How long the run will take, by the speed of this base on this device, or else of the last other one; null if neither is known. */
+export function estimate(check: Check): Estimate | null {
+  const [all, size, { work }] = [speeds(), weights(check), check];
+  const same = all[place()];
+  const other = Object.entries(all).findLast(([key, { weights }]) => key.startsWith(device()) && weights)?.[1];
+  const speed = same ?? (size === null ? undefined : other);
   if (!work || !speed) return null;
-  return (work.tokens + work.evaluations * work.evaluation_tokens * speed.evaluations) / speed.rate;
+  const factor = same ? 1 : size! / speed.weights!;
+  return { seconds: (factor * (work.tokens + work.evaluations * work.evaluation_tokens * speed.evaluations)) / speed.rate, from: same ? "base" : "other" };
 }
 
 /** Number of evaluations after the first `done` of `steps` steps, one every `every` steps and one after the last, as in src/run/pace.rs. */

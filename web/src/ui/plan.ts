@@ -3,9 +3,10 @@
 import { BaseError, RecipeError, type Check } from "../api/index";
 import { announce } from "./alert";
 import { elsewhere } from "./base-problem";
-import { byId, el } from "./dom";
+import { button, byId, el } from "./dom";
 import { bytes, count, percent, plural } from "./format";
-import { about, seconds } from "./pace";
+import { canMeasure, measure } from "./measure";
+import { about, estimate } from "./pace";
 import { isReading } from "./samples";
 import { changes } from "./setup";
 import { base, checked, data, phase, recipe, result, stale, table as samplesRead, trainer } from "./state";
@@ -84,13 +85,15 @@ function failure(error: Error): HTMLElement[] {
 
 /** One sentence for everybody. */
 function summary(check: Check): HTMLElement[] {
-  const time = seconds(check);
-  const text = `${plural(check.steps, "step")} over ${plural(check.train.samples, "sample")}${time === null ? "" : `, ${about(time)}`}. Needs ${bytes(check.plan.bytes)} of GPU memory.`;
+  const time = estimate(check);
+  const text = `${plural(check.steps, "step")} over ${plural(check.train.samples, "sample")}${time === null ? "" : `, ${about(time.seconds)}`}. Needs ${bytes(check.plan.bytes)} of GPU memory.`;
+  const by = time?.from === "other" ? " The time is a guess from another base on this device. " : " ";
+  const ask = time?.from !== "base" && canMeasure() ? [by, button("How long will it take?", () => void measure(), { class: "link" })] : [];
   // Those of the samples stand beside them.
   const read = samplesRead.get();
   const known = read && !(read instanceof Error) ? read.warnings : [];
   const warnings = check.warnings.filter((warning) => !known.includes(warning)).map((warning) => el("li", {}, warning));
-  return [el("p", { class: "note" }, text), ...(warnings.length > 0 ? [el("ul", { class: "warnings", "aria-label": "Warnings" }, ...warnings)] : [])];
+  return [el("p", { class: "note" }, text, ...ask), ...(warnings.length > 0 ? [el("ul", { class: "warnings", "aria-label": "Warnings" }, ...warnings)] : [])];
 }
 
 function table(check: Check): HTMLElement[] {

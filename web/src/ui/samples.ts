@@ -62,17 +62,19 @@ export function samplesTable(fit: (samples: Samples | null) => void): void {
   let view: View = { rows: FEW, find: "", exact: false };
   const show = () => {
     const found = table.get();
+    const used = place.contains(document.activeElement) ? document.activeElement!.id : "";
     place.setAttribute("aria-busy", "false");
     if (found === null) place.replaceChildren(waiting());
     else if (found instanceof BaseError) place.replaceChildren(elsewhere());
     else if (found instanceof Error) place.replaceChildren(el("p", { class: "error" }, found.message), ...wayOut(fit));
     else place.replaceChildren(...parts(found, view, more), ...fitting(found, fit));
+    if (used) byId(used)?.focus(); // the field that is used was replaced
   };
   const more = (next: View) => {
     const used = document.activeElement?.id;
     view = next;
     show();
-    (used ? byId(used) : place.querySelector<HTMLElement>(".samples"))?.focus();
+    if (!used) place.querySelector<HTMLElement>(".samples")?.focus();
   };
   table.watch(() => {
     view = { rows: FEW, find: "", exact: view.exact };

@@ -65,14 +65,15 @@ export async function copyLink(): Promise<void> {
   const file = shared.base && "file" in shared.base ? ` It names ${shared.base.file}, which its reader has to pick: files on this machine do not travel.` : "";
   try {
     await navigator.clipboard.writeText(link);
-    say(`Copied a link of ${count(link.length)} characters.${file}`);
+    say(`Copied a link of ${count(link.length)} characters.${file}`, "good");
   } catch {
     say(`The browser does not let the page copy. The link: ${link}`);
   }
 }
 
-function say(text: string): void {
-  const place = byId("share-said") ?? el("p", { id: "share-said", class: "note" });
+function say(text: string, kind: "good" | "plain" = "plain"): void {
+  const place = byId("share-said") ?? el("p", { id: "share-said" });
+  place.className = `notice ${kind}`;
   if (!place.isConnected) byId("downloads").append(place);
   place.textContent = text;
   announce(text);

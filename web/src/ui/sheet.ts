@@ -141,6 +141,13 @@ export function sheet(place: HTMLElement, changed: (rows: Row[]) => void) {
   show();
   return {
     rows: () => rows,
+    /** Adds rows after those that are filled. */
+    add(found: Row[]) {
+      const last = rows.findLastIndex((row) => row.some((text) => text.trim() !== ""));
+      rows = rows.slice(0, last + 1);
+      rows.push(["", ""]);
+      fill(rows.length - 1, found);
+    },
     /** Shows other rows. Does not call `changed`. */
     set(other: Row[]) {
       rows = other.length > 0 ? other.map(([question, answer]): Row => [question, answer]) : [["", ""]];

@@ -90,7 +90,9 @@ export function talkSection(): void {
   const stop = byId<HTMLButtonElement>("talk-stop");
   let turn: Turn | null = null;
 
-  const ready = () => turn === null && trainer.get() !== null && base.get() !== null && phase.get() === "idle";
+  /** Whether a question would stop the run, which is saved. */
+  const stops = () => phase.get() === "paused" && checkpoint.get() !== null && !checkpoint.get()!.unsaved;
+  const ready = () => turn === null && trainer.get() !== null && base.get() !== null && (phase.get() === "idle" || stops());
   const show = () => {
     send.disabled = !ready();
     const stopping = document.activeElement === stop;
@@ -101,14 +103,21 @@ export function talkSection(): void {
     byId("adapter-column").hidden = saved === null;
     byId("base-log-title").textContent = saved ? "Before" : "The base model";
     byId("talk-logs").classList.toggle("single", saved === null);
-    byId("talk-note").textContent = phase.get() !== "idle"
-      ? "Training uses the GPU. Stop it to chat, and continue afterwards."
+    byId("talk-note").textContent = stops()
+      ? `A question stops the run, which is saved at step ${saved?.step}. Continue it afterwards.`
+      : phase.get() !== "idle"
+      ? "Training uses the GPU. Pause or stop it to chat, and continue afterwards."
       : saved
         ? `The adapter of step ${saved.step} replies, and then the base model.${otherBase()}`
         : "There is no adapter yet; only the base model replies.";
   };
   for (const cell of [trainer, base, phase, checkpoint, result, recipe, runRecipe]) cell.watch(show);
 
+  /** Stops the paused run. */
+  const stopped = async () => {
+    byId("stop").click();
+    while (phase.get() !== "idle") await new Promise((done) => setTimeout(done, 50));
+  };
   const ask = async () => {
     const text = input.value.trim();
     if (text === "" || !ready()) return;
@@ -118,6 +127,7 @@ export function talkSection(): void {
     turn = mine;
     show();
     try {
+      if (stops()) await stopped();
       const saved = adapter();
       if (saved) await adapted.ask(text, saved.files, mine);
       if (!mine.over) await plain.ask(text, null, mine);

@@ -127,7 +127,7 @@ export function trainingSection(back: () => Promise<void>) {
     } catch (error) {
       alertUser(`The adapter is finished but could not be saved: ${words(error)}. Download it before you leave the page.`);
     }
-    noteSpeed(planOf(checked.get())?.work, shown.measured().tokens, event.seconds, shown.measured().evaluations);
+    noteSpeed(planOf(checked.get()), shown.measured().tokens, event.seconds, shown.measured().evaluations);
     runs.set([kept, ...runs.get().filter(({ id }) => id !== kept.id)]);
     result.set({ id: kept.id, step: event.adapter_of_step, steps, files });
   };

@@ -50,6 +50,59 @@ test("finished runs are kept, compared, opened again and deleted by name", async
   await expect(runs.first()).toContainText("small");
 });
 
+test("a first visitor can have the time of a run measured, and nothing of that is kept", async ({ page }) => {
+  await open(page);
+  const plan = page.locator("#plan");
+  await expect(plan).toContainText("24 steps over 360 samples. Needs");
+  await plan.getByRole("button", { name: "How long will it take?" }).click();
+  await expect(plan).toContainText(/24 steps over 360 samples, about \d+ s\. Needs/);
+  await expect(plan.getByRole("button")).toHaveCount(0);
+  await expect(page.locator("#progress")).toBeHidden();
+  await expect(page.locator("#promise")).toBeVisible(); // still a first visit
+  await open(page);
+  await expect(plan).toContainText(/about \d+ s\. Needs/);
+});
+
+test("the time on another base is a guess, and says so", async ({ page }) => {
+  await page.addInitScript(() => {
+    const known = { "a GPU that computes nothing: other": { rate: 100, evaluations: 1, weights: 100 } };
+    localStorage.setItem("rullama-train-speed", JSON.stringify(known));
+  });
+  await open(page);
+  await expect(page.locator("#plan")).toContainText(/, about .*The time is a guess from another base on this device\. How long/);
+});
+
+test("charts are drawn, show the values at the pointer, and take their colours from the page", async ({ page }) => {
+  await open(page);
+  await trainToTheEnd(page);
+  const loss = page.getByRole("img", { name: /^Loss: training/ });
+  await expect(loss.locator("path.line")).toHaveCount(3);
+  await expect(loss.locator("circle")).toHaveCount(4); // evaluations
+  const box = (await loss.boundingBox())!;
+  await page.mouse.move(box.x + box.width - 12, box.y + 40);
+  await expect(page.locator("figcaption").first()).toContainText(/at step 24/);
+  await page.mouse.move(box.x + box.width - 12, box.y - 60);
+  await expect(page.locator("figcaption").first()).not.toContainText("at step");
+  const ink = () => loss.locator("path.line").first().evaluate((line) => getComputedStyle(line).stroke);
+  const light = await ink();
+  await page.getByLabel("Colours").selectOption("dark");
+  expect(await ink()).not.toBe(light);
+  await page.setViewportSize({ width: 390, height: 800 });
+  await expect.poll(async () => (await loss.locator("svg").boundingBox())!.width).toBeLessThan(390);
+});
+
+test("a run that changes no reply is no success, and can be made longer", async ({ page }) => {
+  await open(page, "?same=1");
+  await trainToTheEnd(page);
+  const finish = page.locator("#finish");
+  await expect(finish).toContainText("The replies have not changed");
+  await expect(finish).toHaveClass("unchanged");
+  await expect(finish.locator(".change")).not.toContainText("Loss"); // a footnote
+  await finish.getByRole("button", { name: "Train longer" }).click();
+  await expect(page.getByRole("button", { name: "Train", exact: true })).toBeEnabled();
+  await expect(page.locator("#recipe-text")).toHaveValue(/max_steps = 14\b/);
+});
+
 test("the time of a run is said before it, once the base has been trained here", async ({ page }) => {
   await open(page);
   await expect(page.locator("#plan")).toContainText("24 steps over 360 samples. Needs");

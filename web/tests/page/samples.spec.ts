@@ -20,6 +20,13 @@ test("the samples are a table with their lengths and the trained text marked", a
   await page.getByLabel("Exact tokens and lengths").check();
   await expect(page.getByRole("img", { name: "Lengths: 8 to 11 tokens" })).toBeVisible();
   await expect(page.getByLabel("Exact tokens and lengths")).toBeFocused();
+  // Nor does a change of the recipe take the focus away.
+  await page.locator("#recipe-text").evaluate((area: HTMLTextAreaElement) => {
+    area.value = area.value.replace("rank = 16", "rank = 8");
+    area.dispatchEvent(new Event("input", { bubbles: true }));
+  });
+  await page.waitForTimeout(1000);
+  await expect(page.getByLabel("Exact tokens and lengths")).toBeFocused();
   await page.getByLabel("JSON Lines, a table").fill("fine\nbroken");
   await expect(page.locator("#samples .error")).toHaveText("pasted.txt line 2: broken JSON; correct that line");
 });

@@ -56,3 +56,27 @@ test("pasted pairs can be edited in the sheet", async ({ page }) => {
   await expect(page.getByLabel("A sheet")).toBeChecked();
   await expect(cell(page, "it answers", 2)).toHaveValue("4");
 });
+
+test("files that are dropped onto the sheet become rows below those that are filled", async ({ page }) => {
+  await open(page);
+  await page.getByLabel("A sheet").check();
+  await cell(page, "When someone says", 1).fill("Hi");
+  await cell(page, "it answers", 1).fill("Ahoy!");
+  const drop = async (name: string, text: string) => {
+    const dataTransfer = await page.evaluateHandle(([name, text]) => {
+      const transfer = new DataTransfer();
+      transfer.items.add(new File([text!], name!));
+      return transfer;
+    }, [name, text]);
+    await page.dispatchEvent("body", "drop", { dataTransfer });
+  };
+  await drop("faq.csv", "Frage;Antwort\nWann?;Morgen.\nWo?;Hier.");
+  await expect(cell(page, "it answers", 3)).toHaveValue("Hier.");
+  await expect(cell(page, "When someone says", 1)).toHaveValue("Hi");
+  await drop("more.jsonl", '{"prompt": "Who?", "completion": "Me"}');
+  await expect(cell(page, "it answers", 4)).toHaveValue("Me");
+  await expect.poll(async () => (await read(page)).text.split("\n").length).toBe(4);
+  await drop("long.txt", "A text of its own.\nIt has no questions.");
+  await expect(page.getByLabel("Your files")).toBeChecked();
+  await expect(page.locator("#data-list")).toContainText("long.txt");
+});

@@ -65,3 +65,18 @@ test("with the program behind the page, its words and its end are right", async 
   await expect(page.locator("#device")).toHaveText("The program has ended");
   await expect(alert(page)).toContainText("start it again");
 });
+
+test("a question to a paused run stops it where it is saved; training goes on from there", async ({ page }) => {
+  await open(page, "?hold=11");
+  await page.getByRole("button", { name: "Train", exact: true }).click();
+  await reached(page, 11);
+  await expect(page.getByRole("button", { name: "Ask" })).toBeDisabled();
+  await page.getByRole("button", { name: "Pause" }).click();
+  await expect(page.locator("#talk-note")).toContainText("A question stops the run, which is saved at step 11.");
+  await page.getByLabel("Message").fill("Who are you?");
+  await page.keyboard.press("Enter");
+  await expect(page.locator("#adapter-log .assistant")).toContainText("matey!");
+  await open(page); // a fake that does not wait
+  await page.getByRole("button", { name: "Continue at step 11" }).click();
+  await expect(saved(page)).toContainText("Finished");
+});
