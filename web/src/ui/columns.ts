@@ -76,5 +76,5 @@ function tableParts(found: Understood, picked: Picked, changed: (picked: Picked)
   const body = rows.slice(0, FIRST).map((row) => el("tr", {}, ...at.map((i) => el("td", {}, row[i] ?? ""))));
   const head = el("tr", {}, ...["Question", "Answer"].map((name) => el("th", { scope: "col" }, name)));
   const first = el("table", { class: "first", "aria-label": "First rows" }, el("thead", {}, head), el("tbody", {}, ...body));
-  return [...parts, el("div", { class: "pair" }, ...selects), first];
+  return [...parts, el("div", { class: "both" }, ...selects), first];
 }

@@ -49,6 +49,23 @@ test("first visit, no samples, wrong settings, wrong recipe", async ({ page }) =
   expect(await complaints(page)).toEqual([]);
 });
 
+test("a pasted table with two selects for its columns, and a sheet", async ({ page }) => {
+  await open(page);
+  await page.getByLabel("Pasted text").check();
+  await page.getByLabel("JSON Lines, a table").fill("id;A question that has a long name;Our answer to it\n1;When?;From 9 to 6.\n2;Where?;Here.");
+  const answer = page.locator("#column-answer");
+  await expect(answer).toBeVisible();
+  expect(await complaints(page)).toEqual([]);
+  for (const width of [390, 1280]) {
+    await page.setViewportSize({ width, height: 900 });
+    const [card, field] = [(await page.locator("#data").boundingBox())!, (await answer.boundingBox())!];
+    expect(field.x + field.width).toBeLessThan(card.x + card.width);
+  }
+  await page.getByRole("button", { name: "Edit in the sheet" }).click();
+  await expect(page.getByRole("table", { name: "Sheet of samples" })).toBeVisible();
+  expect(await complaints(page)).toEqual([]);
+});
+
 test("in a run, at its end, in a conversation, and with runs side by side", async ({ page }) => {
   await open(page, "?hold=9");
   await page.getByRole("button", { name: "Train", exact: true }).click();
