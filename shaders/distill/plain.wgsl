@@ -4,7 +4,7 @@
 // ∂D/∂c = (g − p·Σg)/T for a token of the teacher; for any other one, g of the rest is multiplied by its part of the rest.
 #import common/verdict
 
-const THREADS: u32 = 256u;
+const THREADS: u32 = {THREADS}u;
 const NONE: f32 = -1e30;
 
 // Twin of `Params` in src/ops/distill/mod.rs.
@@ -40,10 +40,9 @@ struct Row {
     slopes: f32,  // Σ g
 }
 
-// The largest value and both sums of a part of a row, then the largest value and the sum of its rest.
+// The largest value and both sums of a part of a row; then its divergence, Σ g, and whether the student finds another token likelier.
 var<workgroup> partial: array<vec3<f32>, THREADS>;
-var<workgroup> partial_rest: array<vec2<f32>, THREADS>;
-var<workgroup> totals: array<vec3<f32>, THREADS>; // divergence, Σ g, and whether the student finds another token likelier
+var<workgroup> partial_rest: array<vec2<f32>, THREADS>; // likewise of its rest, the first two
 
 fn capped4(z: vec4<f32>) -> vec4<f32> {
     if params.softcap == 0.0 {
@@ -189,33 +188,34 @@ fn row_of(row: u32, lane: u32) -> Row {
         let id = select(ids[ids_at + select(n, 0u, whole)], n, whole);
         total += divergence_of(teacher[teacher_at + n], capped(row, id) * params.warmth - found.warm);
     }
-    totals[lane] = vec3<f32>(total, disagrees);
+    workgroupBarrier();
+    partial[lane] = vec3<f32>(total, disagrees);
     for (var step = THREADS / 2u; step > 0u; step /= 2u) {
         workgroupBarrier();
         if lane < step {
-            let b = totals[lane + step];
-            totals[lane] = vec3<f32>(totals[lane].xy + b.xy, max(totals[lane].z, b.z));
+            let b = partial[lane + step];
+            partial[lane] = vec3<f32>(partial[lane].xy + b.xy, max(partial[lane].z, b.z));
         }
     }
     workgroupBarrier();
     let of_rest = divergence_of(teacher[teacher_at + params.top], found.rest - found.warm);
     found.of_rest = of_rest.y;
-    found.slopes = totals[0].y + of_rest.y;
+    found.slopes = partial[0].y + of_rest.y;
     if lane == 0u {
         let result = 2u * (params.loss_offset + row);
-        results[result] = totals[0].x + of_rest.x;
-        results[result + 1u] = 1.0 - totals[0].z;
+        results[result] = partial[0].x + of_rest.x;
+        results[result + 1u] = 1.0 - partial[0].z;
         losses[params.loss_offset + row] = found.lse - of_target;
     }
     return found;
 }
 
-@compute @workgroup_size(256)
+@compute @workgroup_size({THREADS})
 fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let found = row_of(group.x, lane);
 }
 
-@compute @workgroup_size(256)
+@compute @workgroup_size({THREADS})
 fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let at = group.x * params.stride4;
     let ids_at = ids_of(group.x);

@@ -1,7 +1,7 @@
 // Logarithms of two sums over a row of values v, one workgroup per row: log Σ exp(v/T) over all, and over those behind the likeliest
 // ones, which argmax/top.wgsl has found. Of equal values, the one with the smaller index comes first.
 
-const THREADS: u32 = 256u;
+const THREADS: u32 = {THREADS}u;
 const NONE: f32 = -1e30;
 
 // Twin of `Params` in src/ops/distill/teacher.rs.
@@ -20,7 +20,7 @@ struct Params {
 
 var<workgroup> partial: array<vec3<f32>, THREADS>; // both sums, and the largest value of the rest
 
-@compute @workgroup_size(256)
+@compute @workgroup_size({THREADS})
 fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let at = group.x * params.stride4;
     let row_at = (params.first + group.x) * params.words;

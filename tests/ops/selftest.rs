@@ -267,8 +267,8 @@ const FAULTS: [Planted; 44] = [
         "the last of equal values first",
         ("argmax", "the likeliest tokens of rows"),
         "argmax/top",
-        "best_indices[i] < index",
-        "best_indices[i] > index",
+        "found_indices[n] < i",
+        "found_indices[n] > i",
     ),
     planted(
         "the last of equal values",

@@ -133,8 +133,17 @@ impl Lesson<'_> {
         let mut bindings = vec![chunk.logits.bind(1), bound(2, chunk.targets.0), bound(3, chunk.losses.0)];
         bindings.extend(coefficients.map(|buffer| bound(4, buffer)));
         bindings.extend([bound(5, self.ids), bound(6, self.values), bound(7, self.results)]);
-        rec.dispatch(Kernel::new("distill/plain", entry), &params, &bindings, [params.rows, 1, 1]);
+        rec.dispatch(kernel(rec, "distill/plain", entry), &params, &bindings, [params.rows, 1, 1]);
     }
+}
+
+/// Few rows, of many values each, share a device.
+const THREADS: usize = 512;
+
+/// A kernel of which a workgroup takes a row.
+fn kernel(rec: &Recorder, file: &'static str, entry: &'static str) -> Kernel {
+    let threads = 1u32 << rec.gpu().threads_to_share().min(THREADS).ilog2();
+    Kernel::new(file, entry).with_size("THREADS", threads)
 }
 
 fn params(chunk: &Chunk, lesson: &Lesson) -> Params {

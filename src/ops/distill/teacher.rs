@@ -1,6 +1,6 @@
 //! The sums that turn a teacher's logits into log-probabilities: over all tokens, and over those behind the likeliest.
 
-use crate::gpu::{Binding, Kernel, Recorder};
+use crate::gpu::{Binding, Recorder};
 use crate::ops::Rows;
 use crate::ops::argmax::top;
 
@@ -41,5 +41,5 @@ pub fn forward(rec: &mut Recorder, found: &Found, temperature: f64, sums: &wgpu:
     };
     let bound = |index, buffer| Binding { index, buffer, range: None };
     let bindings = [found.values.bind(1), bound(2, found.results), bound(3, sums)];
-    rec.dispatch(Kernel::new("distill/teacher", "forward"), &params, &bindings, [rows as u32, 1, 1]);
+    rec.dispatch(super::kernel(rec, "distill/teacher", "forward"), &params, &bindings, [rows as u32, 1, 1]);
 }

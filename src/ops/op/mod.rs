@@ -145,7 +145,12 @@ pub static OPS: [Op; 32] = [
             ("coop16_scan", coop16_deltas),
         ],
     ),
-    op("distill", Kind::Loss, F32, &[]),
+    op(
+        "distill",
+        Kind::Loss,
+        F32,
+        &[("plain", || each("THREADS", &[256, 512])), ("teacher", || each("THREADS", &[256, 512]))],
+    ),
     op("dropout", Kind::Adapter, F32, &[]),
     op("embedding", Kind::Other, F32, &[]),
     op("experts", Kind::Other, F32, &[]),
