@@ -2,6 +2,7 @@
 // key/value head (heads first, then tokens) against one of `splits` parts of the keys, KEYS keys at a time. A thread issues LOADS loads at
 // a time: each would otherwise wait for the one before.
 // Key j is visible to the token at position i if j <= i and i − j < window. Softmax is updated as keys come (Milakov & Gimelshein 2018).
+// With EACH every token is of a sequence of its own, and a workgroup has queries of one token.
 // With several parts, each stores its sum, maximum and weight, and `combine` adds them up in order; with ARRIVING, the last workgroup of a
 // block of queries does.
 struct Params {
@@ -21,7 +22,12 @@ override QUERIES: u32;      // queries of a workgroup: at most 8, or 4 where K i
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read> q: array<vec4<f32>>;          // [T, q_stride]
 @group(0) @binding(2) var<storage, read> cache: array<vec4<f32>>;      // [ring, keys and values, G, K]
+#if {EACH}
+#import common/steps
+@group(0) @binding(3) var<storage, read> steps: array<vec2<u32>>;      // tokens before this one, and its sequence [T]
+#else
 @group(0) @binding(3) var<storage, read> past: array<u32>;             // tokens in the cache before these [1]
+#end
 @group(0) @binding(4) var<storage, read_write> result: array<vec4<f32>>; // [T, H, K]
 #if {ARRIVING}
 @group(0) @binding(5) var<storage, read_write> parts: array<atomic<u32>>;   // f32 values [T, H, S, 4, K/4]
@@ -97,11 +103,25 @@ struct Query {
     position: u32,
 }
 
+#if {EACH}
+var<private> first_row: u32; // of the cache
+
+fn blocks_of_row() -> u32 {
+    return (params.heads / params.kv_heads + QUERIES - 1u) / QUERIES;
+}
+
+#end
 fn query(i: u32, block: u32, kv_head: u32) -> Query {
     let per_kv = params.heads / params.kv_heads;
+#if {EACH}
+    let row = block / blocks_of_row();
+    let index = block % blocks_of_row() * QUERIES + i;
+    return Query(i < QUERIES && index < per_kv, row, kv_head * per_kv + min(index, per_kv - 1u), steps[row].x);
+#else
     let index = block * QUERIES + i;
     let row = min(index / per_kv, params.rows - 1u);
     return Query(i < QUERIES && index < params.rows * per_kv, row, kv_head * per_kv + index % per_kv, past[0] + row);
+#end
 }
 
 fn first_visible(position: u32) -> u32 {
@@ -112,20 +132,37 @@ fn first_visible(position: u32) -> u32 {
 }
 
 fn cache_at(key: u32, half: u32, kv_head: u32) -> u32 {
+#if {EACH}
+    return (((first_row + key % params.ring) * 2u + half) * params.kv_heads + kv_head) * HEAD_SIZE4;
+#else
     return ((key % params.ring * 2u + half) * params.kv_heads + kv_head) * HEAD_SIZE4;
+#end
 }
 
 @compute @workgroup_size({THREADS})
 fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) workgroups: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let kv_head = group.y;
     let split = group.z;
+#if {EACH}
+    let sequence = steps[group.x / blocks_of_row()].y;
+    if sequence == NO_SEQUENCE {
+        return;
+    }
+    first_row = sequence * params.ring;
+#end
     for (var n = lane; n < QUERIES * HEAD_SIZE4; n += THREADS) {
         let one = query(n / HEAD_SIZE4, group.x, kv_head);
         stage_q[n] = q[one.row * params.q_stride4 + one.head * params.q_size4 + n % HEAD_SIZE4];
     }
     let first = first_visible(query(0u, group.x, kv_head).position);
     let end = query(QUERIES - 1u, group.x, kv_head).position + 1u;
+#if {EACH}
+    // As many parts as this row's keys fill, whatever the longest context. The others are empty, and add nothing.
+    let parts_of_row = clamp((end - first + 255u) / 256u, 1u, params.splits);
+    let share = ((end - first + parts_of_row - 1u) / parts_of_row + KEYS - 1u) / KEYS * KEYS;
+#else
     let share = ((end - first + params.splits - 1u) / params.splits + KEYS - 1u) / KEYS * KEYS;
+#end
     let begin = min(first + split * share, end);
     let stop = min(begin + share, end);
 
@@ -293,6 +330,11 @@ fn sum_of_groups(value: vec4<f32>, lane: u32, across: u32, groups: u32) -> vec4<
 // One workgroup per token and head.
 @compute @workgroup_size({THREADS})
 fn combine(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+#if {EACH}
+    if steps[group.y].y == NO_SEQUENCE {
+        return;
+    }
+#end
     add_up(group.y * params.heads + group.x, group.x, true, lane);
 }
 

@@ -1,6 +1,9 @@
 // Queries, keys and values of new tokens, one workgroup per head: adds the adapter's term to the products, then applies RMSNorm and rotary
-// embedding. Queries stay in place; keys and values go to their token's row of the cache.
+// embedding. Queries stay in place; keys and values go to their token's row of the cache. With EACH every token is of a sequence of its own.
 #import common/reduce_wide
+#if {EACH}
+#import common/steps
+#end
 
 // Twin of `Params` in src/ops/cached_heads/mod.rs.
 struct Params {
@@ -29,7 +32,11 @@ struct Params {
 @group(0) @binding(4) var<storage, read> k_norm: array<f32>;           // [K]
 #end
 @group(0) @binding(5) var<storage, read> q_table: array<vec2<f32>>;    // scale·cos, scale·sin [positions, K/2]
+#if {EACH}
+@group(0) @binding(6) var<storage, read> steps: array<vec2<u32>>;      // tokens before this one, and its sequence [T]
+#else
 @group(0) @binding(6) var<storage, read> past: array<u32>;             // tokens in the cache before these [1]
+#end
 @group(0) @binding(7) var<storage, read_write> cache: array<f32>;      // [ring, keys and values, G, K]
 @group(0) @binding(8) var<storage, read> k_table: array<vec2<f32>>;    // cos, sin [positions, K/2]
 
@@ -60,6 +67,12 @@ fn adapter_term(b_at: u32, n_rows: u32, z_at: u32) -> f32 {
 
 @compute @workgroup_size(256)
 fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+#if {EACH}
+    let step = steps[group.y];
+    if step.y == NO_SEQUENCE {
+        return;
+    }
+#end
     let row = group.y * params.stride;
     var kind = QUERY;
     var n = group.x; // head among queries, keys or values
@@ -100,8 +113,13 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
     }
     let rstd = 1.0 / sqrt(wide_sum(squares, lane) / f32(params.head_size) + params.eps);
 #end
+#if {EACH}
+    let position = step.x;
+    let cached = ((step.y * params.ring + position % params.ring) * 2u * params.kv_heads + n) * params.head_size;
+#else
     let position = past[0] + group.y;
     let cached = (position % params.ring * 2u * params.kv_heads + n) * params.head_size;
+#end
     let half = params.pairs;
     // What is not rotated is all of values, and the rest of queries and keys.
     for (var i = select(2u * half, 0u, kind == VALUE) + lane; i < params.head_size; i += 256u) {

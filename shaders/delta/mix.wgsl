@@ -16,13 +16,44 @@
 @group(0) @binding(5) var<storage, read> dmixed: array<vec4<f32>>;         // of queries, keys, values by value head [T, 3, Hv, K]
 @group(0) @binding(7) var<storage, read_write> dx: array<vec4<f32>>;       // [T, C]
 #if {CARRIED}
+#if {EACH}
+#import common/steps
+@group(0) @binding(8) var<storage, read> steps: array<vec2<u32>>;          // tokens before this one, and its sequence [T]
+#else
 @group(0) @binding(8) var<storage, read> past: array<u32>;                 // tokens before these [1]
+#end
 @group(0) @binding(9) var<storage, read_write> history: array<vec4<f32>>;  // x of the last tokens: that of token p in row p % 4 [4, C]
 #end
 
 const FORWARD_RUN: u32 = 4u;            // twins of those in src/ops/delta/mod.rs: tokens of a workgroup
 const BACKWARD_RUN: u32 = 16u;
 
+#if {EACH}
+// x of the `n`th token before token `t` of its sequence.
+fn earlier(t: u32, n: u32, c4: u32) -> vec4<f32> {
+    let step = steps[t];
+    if step.y != NO_SEQUENCE && step.x >= n {
+        return history[history_at(step.y, step.x - n, c4)];
+    }
+    return vec4<f32>();
+}
+
+// Where x of token `p` of a sequence lies. The rows of a sequence begin at a multiple of 256 bytes.
+fn history_at(sequence: u32, p: u32, c4: u32) -> u32 {
+    return sequence * ((4u * channels4() + 15u) / 16u * 16u) + p % 4u * channels4() + c4;
+}
+
+// Stores x of every token. One thread per four channels and token.
+@compute @workgroup_size(64)
+fn keep(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let index = (group.x + group.y * groups.x) * 64u + lane;
+    let t = index / channels4();
+    let c4 = index % channels4();
+    if t < params.tokens && steps[min(t, params.tokens - 1u)].y != NO_SEQUENCE {
+        history[history_at(steps[t].y, steps[t].x, c4)] = x[index];
+    }
+}
+#else
 #if {CARRIED}
 // x of the `n`th token before token `t`.
 fn earlier(t: u32, n: u32, c4: u32) -> vec4<f32> {
@@ -54,6 +85,7 @@ fn earlier(t: u32, n: u32, c4: u32) -> vec4<f32> {
     }
     return x[(t - n) * channels4() + c4];
 }
+#end
 #end
 
 // The four channels of this thread: their head, the vec4 of it, and the weights of the convolution, those of the oldest token first.

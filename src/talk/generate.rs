@@ -10,48 +10,12 @@ use crate::model::Model;
 pub use crate::model::decode::CHUNK;
 use crate::model::decode::{Decoder, Lengths, Scoring, Workspace};
 use crate::talk::completion::{Completion, Request};
+pub use crate::talk::error::GenerateError;
+use crate::talk::error::check;
 use crate::talk::reply::Draft;
 pub use crate::talk::reply::{Event, Finish, Options, Reply};
 use crate::talk::sampling::{Sampler, Sampling};
 use crate::talk::scores::{MAX_TOP, Score, tempered};
-
-/// Why no reply was generated.
-#[derive(Debug, thiserror::Error)]
-pub enum GenerateError {
-    /// The device failed.
-    #[error(transparent)]
-    Gpu(#[from] GpuError),
-    /// An empty prompt.
-    #[error("the prompt has no tokens; expected at least one")]
-    Empty,
-    /// A prompt longer than the context.
-    #[error(
-        "the prompt has {found} tokens, but the context holds {context}; shorten it, or raise the context"
-    )]
-    TooLong {
-        /// Number of tokens in the prompt.
-        found: usize,
-        /// Maximum number of tokens.
-        context: usize,
-    },
-    /// A token id outside the vocabulary.
-    #[error("the prompt has token {id}, but the vocabulary ends at {last}")]
-    Token {
-        /// The id.
-        id: u32,
-        /// The largest valid id.
-        last: u32,
-    },
-    /// Logits that are not finite.
-    #[error(
-        "the logits after {tokens} tokens are not finite: the adapter, its weight or the base is damaged; try without \
-         the adapter"
-    )]
-    NotFinite {
-        /// Number of tokens before.
-        tokens: usize,
-    },
-}
 
 /// A conversation with the base, with or without an adapter. The common prefix of two prompts stays in the cache.
 pub struct Generator<'a> {
@@ -227,18 +191,7 @@ impl<'a> Generator<'a> {
     /// Rewinds to the longest common prefix with `prompt`, leaving at least one token to process. Returns the number of tokens
     /// kept.
     fn keep_common(&mut self, prompt: &[u32]) -> Result<usize, GenerateError> {
-        let context = self.workspace.lengths().context;
-        let last = self.tokenizer.vocab_size() as u32 - 1;
-        match prompt {
-            [] => return Err(GenerateError::Empty),
-            _ if prompt.len() > context => {
-                return Err(GenerateError::TooLong { found: prompt.len(), context });
-            }
-            _ => {}
-        }
-        if let Some(&id) = prompt.iter().find(|&&id| id > last) {
-            return Err(GenerateError::Token { id, last });
-        }
+        check(prompt, self.workspace.lengths().context, self.tokenizer)?;
         let common = self.ids.iter().zip(prompt).take_while(|(a, b)| a == b).count();
         let kept = self.decoder.rewind(common.min(prompt.len() - 1));
         self.ids.truncate(kept);

@@ -79,7 +79,7 @@ pub fn forward(gpu: &Gpu) -> Outcome {
             row[..kv_width].copy_from_slice(&k[t * kv_width..][..kv_width]);
             row[kv_width..].copy_from_slice(&v[t * kv_width..][..kv_width]);
         }
-        let cache = Cache { buffer: gpu.upload("cache", &cached)?, ring };
+        let cache = Cache::new(gpu.upload("cache", &cached)?, ring);
         let products = Block::input(gpu, (0, 12), q_width, &q[past * q_width..]);
         let result = Block::output(gpu, (0, 0), q_width, rows);
         let before = gpu.upload("past", &[past as u32])?;

@@ -179,7 +179,7 @@ fn heads_case(
     let q_table = Table::new(gpu, &frequencies, f64::from(SCORE_SCALE), past + rows)?;
     let k_table = Table::new(gpu, &frequencies, 1.0, past + rows)?;
     let ring = rows + 2;
-    let cache = Cache { buffer: gpu.upload("cache", &vec![UNTOUCHED; ring * 2 * keys])?, ring };
+    let cache = Cache::new(gpu.upload("cache", &vec![UNTOUCHED; ring * 2 * keys])?, ring);
     let before = gpu.upload("past", &[past as u32])?;
     let layer = Heads {
         heads: h,

@@ -43,7 +43,7 @@ pub(super) struct Case {
     pub ids: Vec<u32>,
 }
 
-fn golden_case(name: &str) -> Case {
+pub fn golden_case(name: &str) -> Case {
     let g = Golden::read(&Path::new("tests/golden").join(name));
     Case { name: name.into(), adapter: g.adapter.clone(), ids: g.first.ids.clone(), base: g.base }
 }

@@ -7,6 +7,7 @@ mod gpu;
 #[path = "../common/pieces.rs"]
 mod pieces;
 
+mod batched;
 mod chat;
 mod decode;
 mod dropout;
@@ -37,7 +38,7 @@ fn main() -> std::process::ExitCode {
     type Run = fn(&Gpu) -> Result<(), Failed>;
     const F32: &[Variant] = &[Variant::F32];
 
-    let cases: [(&str, &[Variant], Run); 47] = [
+    let cases: [(&str, &[Variant], Run); 51] = [
         ("chat: twenty steps of the recipe against PyTorch", F32, chat::twenty_steps),
         (
             "splits: a repeated step gives the same bits, and micro-batches of any size the same numbers",
@@ -119,6 +120,18 @@ fn main() -> std::process::ExitCode {
         ),
         ("decode: log-probabilities of prompts against PyTorch", F32, scores::against_pytorch),
         ("decode: log-probabilities of a long prompt", F32, scores::long_prompts),
+        (
+            "batched: sequences have the same bytes in any company",
+            &[Variant::F32, Variant::F16, Variant::Coop8, Variant::Coop16],
+            batched::parts,
+        ),
+        (
+            "batched: those of all other families",
+            &[Variant::F32, Variant::F16, Variant::Coop8, Variant::Coop16],
+            batched::others,
+        ),
+        ("batched: with experts in host memory", F32, batched::offloaded),
+        ("batched: completions of any number of sequences and order", F32, batched::completions),
         ("decode: rewind", F32, decode::rewind),
         ("decode: delta nets, around their chunks, unmerged and merged", F32, decode::delta_nets),
         ("decode: kernels are compiled ahead", F32, decode::compiled_ahead),
@@ -140,8 +153,10 @@ fn main() -> std::process::ExitCode {
     ];
     let tests = cases.into_iter().flat_map(|(name, variants, run)| {
         let slow = |variant| match variant {
-            Variant::F16 => name.starts_with("splits: kept and recomputed"),
-            Variant::F32 => name.starts_with("offload: 128 experts"),
+            Variant::F16 => name.starts_with("splits: kept and recomputed") || name.starts_with("batched: "),
+            Variant::F32 => {
+                ["offload: 128", "batched: with", "batched: those"].iter().any(|slow| name.starts_with(slow))
+            }
             _ => false,
         };
         variants.iter().map(move |variant| gpu::Test::new(name, *variant, run).slow(slow(*variant)))

@@ -1,8 +1,9 @@
 //! The memory plan, made before a run, counts what the replies of its evaluations take.
 
 use libtest_mimic::Failed;
+use pollster::block_on;
 use rullama_train::gpu::{Gpu, Recorder};
-use rullama_train::model::decode::{CHUNK, Decoder, Lengths, Workspace};
+use rullama_train::model::decode::{self, CHUNK, Decoder, Lengths, Sequences, Workspace};
 use rullama_train::model::plan::{Passes, Recompute};
 use rullama_train::model::{Model, Plan, Trainable};
 use rullama_train::train::Capacity;
@@ -43,6 +44,16 @@ pub fn replies(gpu: &Gpu) -> Result<(), Failed> {
                 println!("{what}: {planned} planned, {allocated} allocated");
                 check_that(&format!("{what}: {allocated} allocated"), allocated <= most)?;
             }
+            let slots: Vec<_> = case.adapter.pairs.keys().copied().collect();
+            let lengths = Lengths { context, chunk: CHUNK };
+            let planned = decode::bytes_of_sequences(gpu, &case.base, lengths, 3, &slots, case.adapter.rank);
+            let of_three = block_on(Workspace::for_sequences(gpu, &model, lengths, case.adapter.rank, 3))?;
+            let taken = of_three.bytes() + Sequences::new(&of_three, Some(&case.adapter))?.bytes();
+            check_that(
+                &format!("{what}: {planned} bytes planned for three, {taken} taken"),
+                planned == taken,
+            )?;
+            drop(of_three);
         }
     }
     Ok(())

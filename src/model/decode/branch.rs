@@ -27,7 +27,7 @@ impl<'a> Decoder<'a> {
             Some(end) => self.ended_product(rec, layer, end, &branch.inp_gate),
             None => self.products(rec, layer, Input::AfterFfn, &w.stream, &[&branch.inp_gate], rows),
         };
-        if self.shares_inputs() && matvec::takes_gated(rows, width) {
+        if self.shares_inputs() && self.is_short(rows) && matvec::takes_gated(rows, width) {
             let group = self.adapter.as_ref().and_then(|a| a.group(layer, Input::PerLayer));
             let model_width = branch.proj.rows;
             let y = output.reshaped(model_width + group.map_or(0, |g| g.a.rows));
@@ -67,7 +67,7 @@ impl<'a> Decoder<'a> {
         let (w, model) = (self.w, self.w.model);
         let (Some(global), Some(projection)) = (&model.per_layer, &w.model_proj) else { return };
         let factor = (model.config().width as f64).sqrt().recip() as f32;
-        if rows <= matvec::MAX_ROWS {
+        if self.is_short(rows) {
             let (y, x) = (w.per_layer.all(), w.stream.all());
             matvec::forward(rec, y, x, 0, &[projection], None, factor, None, rows);
         } else {

@@ -1,8 +1,8 @@
 //! A gated delta net in a pass: one token continues the state token by token, more tokens continue it in chunks.
 
-use super::Decoder;
 use super::adapter::Group;
 use super::lengths::rows;
+use super::{Decoder, Place};
 use crate::base::config::{Activation, Config, DeltaNet};
 use crate::gpu::{Gpu, GpuError, Recorder};
 use crate::model::DeltaLayer;
@@ -80,6 +80,7 @@ impl<'a> Decoder<'a> {
         let (w, config) = (self.w, self.w.model.config());
         let buffers = w.delta.as_ref().expect("the model has delta nets");
         let carried = self.states[layer].as_ref().expect("the layer has a delta net");
+        let live = self.live(rows);
         let shape = config.layers[layer].delta.expect("the layer has a delta net");
         let DeltaNet { key_heads, value_heads, head_size } = shape;
         let group = self.adapter.as_ref().and_then(|a| a.group(layer, Input::AttnNormed));
@@ -88,8 +89,10 @@ impl<'a> Decoder<'a> {
             self.product(rec, group.map(|g| (g, i)), matrices[i], &buffers.products[i], rows)
         };
         let [qkv, gate, alpha, beta] = [0, 1, 2, 3].map(|i| product(rec, i));
-        let (eps, frozen, bounds) = (config.rms_eps, &net.frozen, &buffers.bounds);
-        let of_net = Delta { key_heads, value_heads, head_size, eps, frozen, bounds, tokens: rows };
+        let each = matches!(self.place, Place::Each(_));
+        let bounds = if each { &w.step().bounds } else { &buffers.bounds };
+        let (eps, frozen) = (config.rms_eps, &net.frozen);
+        let of_net = Delta { key_heads, value_heads, head_size, eps, frozen, bounds, tokens: live };
         let Buffers { mixed, gates, inverse, wu, states, output, normed, .. } = buffers;
         let saved = Saved {
             qkv: &qkv,
@@ -102,7 +105,13 @@ impl<'a> Decoder<'a> {
             states,
             values: output,
         };
-        delta::forward_carried(rec, &of_net, carried, &self.w.tokens, &saved, output);
+        match self.place {
+            Place::Alone => delta::forward_carried(rec, &of_net, carried, &w.tokens, &saved, output),
+            Place::One(of) => {
+                delta::forward_carried(rec, &of_net, &carried.sequence(of), &w.tokens, &saved, output);
+            }
+            Place::Each(_) => delta::each(rec, &of_net, carried, &w.step().table, &saved, output),
+        }
         let (of_heads, normed_heads) = (output.reshaped(head_size), normed.reshaped(head_size));
         rms_norm::plain::forward(rec, &normed_heads, &of_heads, &net.norm, None, 1.0, rows * value_heads);
         let (gated, normed) = (w.wide.reshaped(shape.values()), normed.reshaped(shape.values()));
@@ -125,7 +134,7 @@ impl<'a> Decoder<'a> {
         let z_offset = matrix.rows.next_multiple_of(4);
         let of_member = adapter.map(|(group, i)| (group, i, group.member(i)));
         // Kernels of more tokens read rows without anything between them.
-        if rows > 1 {
+        if rows > 1 || !self.is_short(rows) {
             let y = y.reshaped(z_offset);
             let z = w.z.reshaped(of_member.as_ref().map_or(0, |(group, ..)| group.rank));
             let adapter = of_member.as_ref();

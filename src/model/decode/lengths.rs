@@ -18,6 +18,17 @@ impl Lengths {
         window.map_or(self.context, |w| self.context.min(w + 2 * self.chunk))
     }
 
+    /// [`Lengths::ring`] of a sequence beside others: each begins at a multiple of 256 bytes.
+    pub(super) fn ring_of_each(&self, window: Option<usize>) -> usize {
+        self.ring(window).next_multiple_of(8)
+    }
+
+    /// [`Lengths::cache_bytes`] of a sequence beside others.
+    pub(super) fn cache_bytes_of_each(&self, config: &Config, layer: usize) -> u64 {
+        let window = config.layers[layer].window;
+        self.cache_bytes(config, layer) / self.ring(window) as u64 * self.ring_of_each(window) as u64
+    }
+
     /// Bytes of one layer's cache for one sequence; 0 if it uses another layer's cache.
     pub(super) fn cache_bytes(&self, config: &Config, layer: usize) -> u64 {
         let l = &config.layers[layer];

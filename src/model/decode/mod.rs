@@ -1,6 +1,6 @@
 //! Forward over a key-value cache, and over the states of delta nets: a prompt in large passes, then token by token without recomputing earlier tokens.
 //!
-//! A pass over 1 to [`MAX_ROWS`](crate::ops::matvec::MAX_ROWS) tokens uses matrix-vector kernels, a longer pass uses the
+//! A pass over 1 to [`MAX_ROWS`] tokens uses matrix-vector kernels, a longer pass uses the
 //! training forward's kernels. The commands for one token are recorded once and resubmitted; everything that changes is in
 //! buffers. If experts are in host memory, they are copied to the device for every token, layer by layer, and the commands are
 //! recorded again.
@@ -11,7 +11,9 @@ mod delta;
 mod lengths;
 mod pass;
 mod scores;
+mod sequences;
 mod sizes;
+mod step;
 mod workspace;
 
 use crate::adapter::lora::Adapter;
@@ -19,12 +21,15 @@ use crate::base::config::{DeltaNet, LayerConfig};
 use crate::base::formats::planes;
 use crate::gpu::{GpuError, Prepared, Recorder, Recording};
 use crate::ops::argmax::Likeliest;
-use crate::ops::cached_heads::Cache;
+use crate::ops::cached_heads::{Cache, Past};
 use crate::ops::delta::Carried;
+use crate::ops::matvec::MAX_ROWS;
 use adapter::Applied;
 pub use lengths::Lengths;
 pub use scores::Scoring;
-pub use sizes::bytes;
+pub use sequences::Sequences;
+pub use sizes::{bytes, bytes_of_sequences, sequences_beside};
+pub use step::STEP;
 pub use workspace::{CHUNK, Workspace, longest_context};
 
 /// The result that is read from the device after a pass.
@@ -47,6 +52,17 @@ impl OneToken {
     }
 }
 
+/// The sequences of a pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// The only one.
+    Alone,
+    /// One of several.
+    One(usize),
+    /// Each of the first rows belongs to another one: this many rows.
+    Each(usize),
+}
+
 /// One sequence: its key-value cache and its adapter.
 pub struct Decoder<'a> {
     w: &'a Workspace<'a>,
@@ -56,6 +72,7 @@ pub struct Decoder<'a> {
     len: usize,
     /// Maximum number of tokens that the caches have held since they were last empty. A ring has overwritten older ones.
     seen: usize,
+    place: Place,
     one_token: Option<OneToken>,
     prepared: Option<(Tail, Prepared)>,
 }
@@ -63,21 +80,39 @@ pub struct Decoder<'a> {
 impl<'a> Decoder<'a> {
     /// Creates an empty sequence. `adapter` is applied unmerged.
     pub fn new(w: &'a Workspace<'a>, adapter: Option<&Adapter>) -> Result<Decoder<'a>, GpuError> {
+        Decoder::of(w, adapter, None)
+    }
+
+    /// Creates room for one sequence, or for several.
+    fn of(
+        w: &'a Workspace<'a>,
+        adapter: Option<&Adapter>,
+        sequences: Option<usize>,
+    ) -> Result<Decoder<'a>, GpuError> {
         let config = w.model.config();
         let upload = |a: &Adapter| Applied::upload(w.gpu, a, config);
         let cache = |layer: usize| -> Result<Option<Cache>, GpuError> {
-            let bytes = w.lengths.cache_bytes(config, layer);
+            let window = config.layers[layer].window;
+            let (bytes, ring) = match sequences {
+                None => (w.lengths.cache_bytes(config, layer), w.lengths.ring(window)),
+                Some(n) => {
+                    (n as u64 * w.lengths.cache_bytes_of_each(config, layer), w.lengths.ring_of_each(window))
+                }
+            };
             if bytes == 0 {
                 return Ok(None);
             }
-            let buffer = w.gpu.buffer("keys and values", bytes)?;
-            Ok(Some(Cache { buffer, ring: w.lengths.ring(config.layers[layer].window) }))
+            Ok(Some(Cache::new(w.gpu.buffer("keys and values", bytes)?, ring)))
         };
         let state = |l: &LayerConfig| -> Result<Option<Carried>, GpuError> {
-            let new = |net: DeltaNet| Carried::new(w.gpu, net.channels(), net.values(), net.head_size);
+            let new = |net: DeltaNet| match sequences {
+                None => Carried::new(w.gpu, net.channels(), net.values(), net.head_size),
+                Some(n) => Carried::for_each(w.gpu, shape_of(&net), n),
+            };
             l.delta.map(new).transpose()
         };
         Ok(Decoder {
+            place: if sequences.is_some() { Place::One(0) } else { Place::Alone },
             w,
             adapter: adapter.map(upload).transpose()?,
             caches: (0..config.layers.len()).map(cache).collect::<Result<_, _>>()?,
@@ -165,7 +200,7 @@ impl<'a> Decoder<'a> {
 
     async fn finish(&mut self, ids: &[u32], tail: Tail) -> Result<(), GpuError> {
         let rows = self.start(ids).await?;
-        if rows > 1 || self.w.model.offload.is_some() {
+        if rows > 1 || self.place != Place::Alone || self.w.model.offload.is_some() {
             let mut rec = Recorder::new(self.w.gpu);
             self.pass_fetching(&mut rec, rows).await?;
             self.tail(&mut rec, rows - 1, tail);
@@ -195,6 +230,35 @@ impl<'a> Decoder<'a> {
         Ok(ids.len())
     }
 
+    /// The cache that layer `layer` owns, of the sequences of the pass.
+    fn cache(&self, layer: usize) -> Cache {
+        let cache = self.caches[layer].as_ref().expect("donors have a cache");
+        let bytes = || self.w.lengths.cache_bytes_of_each(self.w.model.config(), layer);
+        match self.place {
+            Place::One(of) => cache.sequence(of, bytes()),
+            Place::Alone | Place::Each(_) => cache.clone(),
+        }
+    }
+
+    /// Where the tokens of the pass belong.
+    fn past(&self) -> Past<'a> {
+        match self.place {
+            Place::Alone | Place::One(_) => Past::One(&self.w.tokens),
+            Place::Each(_) => Past::Each(&self.w.step().table),
+        }
+    }
+
+    /// Those of the `rows` rows of a pass that belong to a sequence.
+    fn live(&self, rows: usize) -> usize {
+        if let Place::Each(live) = self.place { live } else { rows }
+    }
+
+    /// Whether a pass over `rows` tokens takes matrix-vector kernels: not where each is of another sequence, since a row's result must not
+    /// depend on their number.
+    fn is_short(&self, rows: usize) -> bool {
+        rows <= MAX_ROWS && !matches!(self.place, Place::Each(_))
+    }
+
     fn one_token(&mut self) -> &OneToken {
         if self.one_token.is_none() {
             let record = |work: &dyn Fn(&mut Recorder<'a>)| {
@@ -210,4 +274,9 @@ impl<'a> Decoder<'a> {
         }
         self.one_token.as_ref().expect("recorded above")
     }
+}
+
+/// Channels, values and head size of a net.
+fn shape_of(net: &DeltaNet) -> [usize; 3] {
+    [net.channels(), net.values(), net.head_size]
 }

@@ -88,7 +88,7 @@ impl<'a> Decoder<'a> {
             }
             (q_norm, k_norm) = (&nothing, k_norm.map(|_| &nothing));
         }
-        let cache = self.caches[l.kv_donor.unwrap_or(layer)].as_ref().expect("donors have a cache");
+        let (cache, past, live) = (&self.cache(l.kv_donor.unwrap_or(layer)), self.past(), self.live(rows));
         let (heads, kv_heads, head_size) = (l.heads, l.kv_heads, l.head_size);
         let shape = Heads {
             heads,
@@ -101,7 +101,7 @@ impl<'a> Decoder<'a> {
             cache,
             tables: lw.rope.as_ref().expect("the layer has attention").each_ref(),
         };
-        cached_heads::forward(rec, &products, &shape, &w.tokens, rows);
+        cached_heads::forward(rec, &products, &shape, past, live);
         let products = products.rows;
         let shape = CachedAttention {
             heads,
@@ -114,7 +114,7 @@ impl<'a> Decoder<'a> {
         };
         let mut attention = w.wide.reshaped(heads * head_size);
         let context = w.lengths.context;
-        shape.forward(rec, &attention, &products, cache, &w.tokens, context, &w.parts, rows);
+        shape.forward(rec, &attention, &products, cache, past, context, &w.parts, live);
         if let (true, Some(buffers)) = (l.output_gate, &w.delta) {
             let gated = buffers.normed.reshaped(heads * head_size);
             let [y, x, both] = [&gated, &attention, &products].map(|rows| rows.clone().into());
@@ -195,7 +195,8 @@ impl<'a> Decoder<'a> {
             return block_end::forward(rec, stream, normed, &y, last, rows);
         };
         let mut end = None;
-        match self.shares_inputs() && matvec::takes_ended(rows, norm, &branch.inp_gate) {
+        let short = self.shares_inputs() && self.is_short(rows);
+        match short && matvec::takes_ended(rows, norm, &branch.inp_gate) {
             true => end = Some(Ended { y: &y, norm, stream, after: normed }),
             false => block_end::forward(rec, stream, normed, &y, End::of(norm), rows),
         }
@@ -229,7 +230,7 @@ impl<'a> Decoder<'a> {
     ) {
         let group = self.adapter.as_ref().and_then(|a| a.group(layer, Input::RouterNormed));
         let loras = self.adapter.as_ref().map_or_else(ExpertLoras::default, |a| a.experts(layer));
-        let short = rows <= matvec::MAX_ROWS;
+        let short = self.is_short(rows);
         let score = |p: &mut Pass, scores: &[Projection], x: &Act| {
             let (x, z) = (x.rows().all(), acts.z.rows());
             if let Some(g) = group {
@@ -273,7 +274,7 @@ impl<'a> Decoder<'a> {
         let group = self.adapter.as_ref().and_then(|a| a.group(layer, input));
         let width: usize = matrices.iter().map(|m| m.rows).sum();
         let y = self.w.products.reshaped(width + group.map_or(0, |g| g.a.rows));
-        if rows > matvec::MAX_ROWS {
+        if !self.is_short(rows) {
             let z = self.w.z.reshaped(group.map_or(0, |g| g.a.rows));
             let adapter = group.map(Group::matrices);
             with_adapter::forward(&mut self.long(rec, rows), &y, x, matrices, adapter, &z);
@@ -292,7 +293,7 @@ impl<'a> Decoder<'a> {
     /// The integers of an input's only row, for matrices that want them. The first layer's normed input comes from the embeddings, which
     /// leave none.
     fn integers(&self, layer: usize, input: Input, readers: &[&Weight], rows: usize) -> Option<&'a Integers> {
-        let [normed, gated] = self.w.integers.as_ref().filter(|_| rows == 1)?;
+        let [normed, gated] = self.w.integers.as_ref().filter(|_| rows == 1 && self.is_short(rows))?;
         let row = match input {
             Input::AttnNormed if layer > 0 => normed,
             Input::FfnNormed => normed,

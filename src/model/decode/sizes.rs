@@ -1,18 +1,23 @@
 //! Sizes of the buffers of replies, so that a plan can count them before there are any.
 
 use super::lengths::{Lengths, buffer, rows};
-use super::{adapter, delta};
+use super::step::{STEP, Step};
+use super::{adapter, delta, shape_of};
 use crate::adapter::lora::Slot;
 use crate::base::config::{Config, Experts, LayerConfig};
 use crate::base::{Base, Tensor};
 use crate::gpu::Gpu;
 use crate::memory::{ExpertActs, ExpertScratch, LayerWidths, Storages};
+use crate::model::Model;
 use crate::ops::cached_attention::Parts;
 use crate::ops::delta::Carried;
 use crate::ops::lora::{Input, PerInput};
 use crate::ops::matvec;
 use crate::ops::matvec::integers::Integers;
 use crate::ops::pass::Operands;
+
+/// Bytes of sequences on a device that does not tell how much memory it has.
+const UNTOLD: u64 = 4 << 30;
 
 /// Widths and numbers of rows of the buffers of one pass.
 pub(super) struct Sizes {
@@ -34,8 +39,9 @@ pub(super) struct Sizes {
 }
 
 impl Sizes {
-    pub fn new(gpu: &Gpu, config: &Config, lengths: Lengths, rank: usize) -> Sizes {
-        let chunk = lengths.chunk.clamp(1, lengths.context);
+    /// `least` is the number of rows of the shortest pass.
+    pub fn new(gpu: &Gpu, config: &Config, lengths: Lengths, rank: usize, least: usize) -> Sizes {
+        let chunk = lengths.chunk.clamp(1, lengths.context).max(least);
         let rank = adapter::padded(gpu, rank);
         let (d, p) = (config.width, config.per_layer_width);
         let widest = |of: &dyn Fn(&LayerConfig) -> usize| {
@@ -123,7 +129,7 @@ impl Sizes {
 /// Bytes of replies over `base` with an adapter of the sorted `slots` and of rank `rank`: the buffers of a pass, and one sequence.
 pub fn bytes(gpu: &Gpu, base: &Base, lengths: Lengths, slots: &[Slot], rank: usize) -> u64 {
     let config = base.config();
-    let sizes = Sizes::new(gpu, config, lengths, rank);
+    let sizes = Sizes::new(gpu, config, lengths, rank, 1);
     let caches = (0..config.layers.len()).map(|layer| sizes.lengths.cache_bytes(config, layer));
     let states = config.layers.iter().filter_map(|l| l.delta);
     let states = states.map(|net| Carried::bytes(net.channels(), net.values(), net.head_size));
@@ -131,4 +137,50 @@ pub fn bytes(gpu: &Gpu, base: &Base, lengths: Lengths, slots: &[Slot], rank: usi
         + caches.sum::<u64>()
         + states.sum::<u64>()
         + adapter::bytes(config, slots, sizes.rank)
+}
+
+/// [`bytes`] for `sequences` sequences at once.
+pub fn bytes_of_sequences(
+    gpu: &Gpu,
+    base: &Base,
+    lengths: Lengths,
+    sequences: usize,
+    slots: &[Slot],
+    rank: usize,
+) -> u64 {
+    let config = base.config();
+    let sizes = Sizes::new(gpu, config, lengths, rank, STEP);
+    sizes.bytes(gpu, base)
+        + Step::bytes_of(config)
+        + sequences as u64 * bytes_of_one(config, sizes.lengths)
+        + adapter::bytes(config, slots, sizes.rank)
+}
+
+/// Bytes of one of several sequences.
+fn bytes_of_one(config: &Config, lengths: Lengths) -> u64 {
+    let caches = (0..config.layers.len()).map(|layer| lengths.cache_bytes_of_each(config, layer));
+    let states = config.layers.iter().filter_map(|l| l.delta);
+    let states = states.map(|net| Carried::bytes_of_each(shape_of(&net)).iter().sum::<u64>());
+    caches.sum::<u64>() + states.sum::<u64>()
+}
+
+/// Sequences, at least one and at most `wanted` and [`STEP`], whose caches and states fit the device's bindings, and `room` bytes in all.
+fn sequences_that_fit(gpu: &Gpu, config: &Config, lengths: Lengths, wanted: usize, room: u64) -> usize {
+    let lengths = Sizes::new(gpu, config, lengths, 0, STEP).lengths;
+    let caches = (0..config.layers.len()).map(|layer| lengths.cache_bytes_of_each(config, layer));
+    let states = config.layers.iter().filter_map(|l| l.delta);
+    let states = states.flat_map(|net| Carried::bytes_of_each(shape_of(&net)));
+    let largest = caches.chain(states).max().unwrap_or(1).max(1);
+    let fit = (gpu.max_binding_bytes() / largest).min(room / bytes_of_one(config, lengths).max(1));
+    wanted.min(STEP).min(fit as usize).max(1)
+}
+
+/// Sequences, at least one and at most `wanted`, that fit beside `model` into nine tenths of the device's memory.
+pub fn sequences_beside(gpu: &Gpu, model: &Model, lengths: Lengths, rank: usize, wanted: usize) -> usize {
+    let others = model.bytes() + bytes_of_sequences(gpu, model.base, lengths, 0, &[], rank);
+    let room = match gpu.memory() {
+        Some(memory) => (memory / 10 * 9).saturating_sub(others),
+        None => UNTOLD,
+    };
+    sequences_that_fit(gpu, model.config(), lengths, wanted, room)
 }

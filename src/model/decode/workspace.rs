@@ -3,6 +3,7 @@
 use super::delta;
 use super::lengths::Lengths;
 use super::sizes::Sizes;
+use super::step::{STEP, Step};
 use crate::base::config::{Config, Experts};
 use crate::base::gguf::source::now;
 use crate::gpu::{Gpu, GpuError, Staging};
@@ -51,6 +52,7 @@ pub struct Workspace<'a> {
     pub(super) argmax: Argmax,
     pub(super) logits_staging: Staging,
     pub(super) likeliest_staging: Staging,
+    step: Option<Step>,
 }
 
 impl<'a> Workspace<'a> {
@@ -64,6 +66,18 @@ impl<'a> Workspace<'a> {
         now(Workspace::stream(gpu, model, lengths, rank))
     }
 
+    /// [`Workspace::stream`] for `count` sequences at once, [`super::Sequences`]: at most [`STEP`].
+    pub async fn for_sequences(
+        gpu: &'a Gpu,
+        model: &'a Model<'a>,
+        lengths: Lengths,
+        rank: usize,
+        count: usize,
+    ) -> Result<Workspace<'a>, GpuError> {
+        let step = Step::new(gpu, model.config(), count)?;
+        Ok(Workspace { step: Some(step), ..Workspace::with_rows(gpu, model, lengths, rank, STEP).await? })
+    }
+
     /// Allocates buffers for adapters of rank up to `rank`, over any base.
     pub async fn stream(
         gpu: &'a Gpu,
@@ -71,9 +85,19 @@ impl<'a> Workspace<'a> {
         lengths: Lengths,
         rank: usize,
     ) -> Result<Workspace<'a>, GpuError> {
+        Workspace::with_rows(gpu, model, lengths, rank, 1).await
+    }
+
+    async fn with_rows(
+        gpu: &'a Gpu,
+        model: &'a Model<'a>,
+        lengths: Lengths,
+        rank: usize,
+        least: usize,
+    ) -> Result<Workspace<'a>, GpuError> {
         assert!(lengths.context <= model.positions, "the rotary tables cover the context");
         let config = model.config();
-        let sizes = Sizes::new(gpu, config, lengths, rank);
+        let sizes = Sizes::new(gpu, config, lengths, rank, least);
         let (chunk, d, p, z) = (sizes.lengths.chunk, config.width, config.per_layer_width, sizes.z());
         let model_proj = match model.base.tensor("per_layer_model_proj") {
             Some(whole) => Some(stream::weight(gpu, model.base, &whole).await?),
@@ -119,6 +143,7 @@ impl<'a> Workspace<'a> {
             argmax: Argmax::new(gpu)?,
             logits_staging: gpu.staging((config.vocab * 4) as u64),
             likeliest_staging: gpu.staging(size_of::<Likeliest>() as u64),
+            step: None,
         })
     }
 
@@ -137,6 +162,16 @@ impl<'a> Workspace<'a> {
         self.gpu
     }
 
+    /// Whether it is for several sequences.
+    pub fn is_for_sequences(&self) -> bool {
+        self.step.is_some()
+    }
+
+    /// The buffers of a step of several sequences.
+    pub(super) fn step(&self) -> &Step {
+        self.step.as_ref().expect("the workspace is for several sequences")
+    }
+
     /// Bytes on the device.
     pub fn bytes(&self) -> u64 {
         let rows = [
@@ -152,6 +187,7 @@ impl<'a> Workspace<'a> {
         let rows: u64 = rows.iter().map(|r| r.buffer.size()).sum();
         let proj = self.model_proj.as_ref().map_or(0, Weight::bytes);
         let integers: u64 = self.integers.iter().flatten().map(Integers::bytes).sum();
-        rows + integers + proj + self.bytes + self.table.size() + self.parts.bytes()
+        let step = self.step.as_ref().map_or(0, Step::bytes);
+        step + rows + integers + proj + self.bytes + self.table.size() + self.parts.bytes()
     }
 }

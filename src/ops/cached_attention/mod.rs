@@ -3,7 +3,7 @@
 use crate::gpu::{ARRIVALS, Binding, Gpu, GpuError, Kernel, Recorder};
 use crate::ops::Rows;
 use crate::ops::attention;
-use crate::ops::cached_heads::Cache;
+use crate::ops::cached_heads::{Cache, Past};
 
 /// Twin of `Params` in shaders/cached_attention/plain.wgsl.
 #[repr(C)]
@@ -23,6 +23,12 @@ struct Params {
 const MAX_SPLITS: usize = 64;
 /// Up to this many tokens the keys are split. More tokens fill the device without splitting.
 const SPLIT_ROWS: usize = crate::ops::matvec::MAX_ROWS;
+/// Most rows where each has a sequence of its own.
+pub const EACH_ROWS: usize = 64;
+/// Most splits of the keys of each of these: the scratch has as much room for all of them.
+const EACH_SPLITS: usize = SPLIT_ROWS * MAX_SPLITS / EACH_ROWS;
+/// Keys of one of these splits, as far as there are no more splits. Twin of the number in the shader.
+const EACH_KEYS: usize = 256;
 
 /// The threads of a workgroup, and the work of each.
 #[derive(Clone, Copy)]
@@ -58,15 +64,19 @@ impl Threads {
 /// Sizes that passes of every length ask for.
 pub(crate) fn sizes() -> Vec<Vec<(&'static str, u32)>> {
     let variants = [
-        (ALONE, 0, 0, 0),
-        (ALONE, 1, 0, 0),
-        (TOGETHER, 0, 0, 0),
-        (TOGETHER, 1, 0, 0),
-        (TOGETHER, 0, 1, 0),
-        (TOGETHER, 1, 1, attention::cap(Some(50.0))),
+        (ALONE, 0, 0, 0, 0),
+        (ALONE, 1, 0, 0, 0),
+        (TOGETHER, 0, 0, 0, 0),
+        (TOGETHER, 1, 0, 0, 0),
+        (TOGETHER, 0, 1, 0, 0),
+        (TOGETHER, 1, 1, attention::cap(Some(50.0)), 0),
+        (ALONE, 1, 0, 0, 1),
+        (TOGETHER, 0, 0, attention::cap(Some(50.0)), 1),
+        (TOGETHER, 1, 1, 0, 1),
     ];
-    let sizes = |(threads, sinks, arriving, cap): (Threads, u32, u32, u32)| {
-        [&threads.sizes()[..], &[("SINKS", sinks), ("ARRIVING", arriving), ("CAP", cap)]].concat()
+    let sizes = |(threads, sinks, arriving, cap, each): (Threads, u32, u32, u32, u32)| {
+        let others = [("SINKS", sinks), ("ARRIVING", arriving), ("CAP", cap), ("EACH", each)];
+        [&threads.sizes()[..], &others].concat()
     };
     variants.map(sizes).to_vec()
 }
@@ -124,25 +134,30 @@ impl Parts {
 }
 
 impl CachedAttention<'_> {
-    /// Computes `result` `[rows, H, K]` of the queries at the start of the rows of `products`, after `past` (u32, `[1]`)
-    /// tokens. The cache already holds the new tokens' keys and values. No more than `context` tokens are ever read from it.
-    pub fn forward(
+    /// Computes `result` `[rows, H, K]` of the queries at the start of the rows of `products`. The cache already holds the new tokens'
+    /// keys and values. No more than `context` tokens are ever read from it. The results of a row do not depend on other sequences.
+    pub fn forward<'p>(
         &self,
         rec: &mut Recorder,
         result: &Rows,
         products: &Rows,
         cache: &Cache,
-        past: &wgpu::Buffer,
+        past: impl Into<Past<'p>>,
         context: usize,
         parts: &Parts,
         rows: usize,
     ) {
+        let past = past.into();
+        let each = matches!(past, Past::Each(_));
         let per_kv = self.heads / self.kv_heads;
         let keys = self.window.map_or(context, |w| w.min(context));
         let fill = rec.gpu().kernels().workgroups_to_fill();
-        let threads = if fill > 1 && rows <= SPLIT_ROWS { TOGETHER } else { ALONE };
-        let (queries, splits) = self.shares(threads, fill, keys, rows);
-        let blocks = (rows * per_kv).div_ceil(queries);
+        let threads = if fill > 1 && (rows <= SPLIT_ROWS || each) { TOGETHER } else { ALONE };
+        let (queries, splits) = match each {
+            true => self.shares_of_each(threads, keys),
+            false => self.shares(threads, fill, keys, rows),
+        };
+        let blocks = if each { rows * per_kv.div_ceil(queries) } else { (rows * per_kv).div_ceil(queries) };
         let arriving = splits > 1 && rec.gpu().kernels().orders_storage();
         assert!(
             !arriving || blocks * self.kv_heads <= ARRIVALS,
@@ -162,7 +177,7 @@ impl CachedAttention<'_> {
         let [sums, weights] = [bound(5, &parts.sums), bound(6, &parts.weights)];
         let arrivals = arriving.then(|| bound(8, rec.gpu().arrivals()));
         let sinks = self.sinks.map(|buffer| bound(7, buffer));
-        let of_cache = [products.bind(1), bound(2, &cache.buffer), bound(3, past)];
+        let of_cache = [products.bind(1), cache.bind(2), past.bind(3)];
         let of_parts = [result.bind(4), sums, weights];
         let size4 = (self.head_size / 4) as u32;
         let kernel = |entry| {
@@ -172,6 +187,7 @@ impl CachedAttention<'_> {
                 .with_size("SINKS", u32::from(sinks.is_some()))
                 .with_size("ARRIVING", u32::from(arriving))
                 .with_size("CAP", attention::cap(self.softcap))
+                .with_sizes([past.size()])
         };
         let forward = kernel("forward").with_constant("QUERIES", queries as u32);
         let bindings = [&of_cache[..], &of_parts, sinks.as_slice(), arrivals.as_slice()].concat();
@@ -179,8 +195,18 @@ impl CachedAttention<'_> {
         if splits > 1 && !arriving {
             let groups = [self.heads as u32, rows as u32, 1];
             let combine = kernel("combine").with_constant("QUERIES", 1);
-            rec.dispatch(combine, &params, &[&of_parts[..], sinks.as_slice()].concat(), groups);
+            let past = [past.bind(3)];
+            let past = if each { &past[..] } else { &[] };
+            rec.dispatch(combine, &params, &[&of_parts[..], sinks.as_slice(), past].concat(), groups);
         }
+    }
+
+    /// Queries per workgroup, and splits of the keys, where every row has a sequence of its own: they depend on no other row.
+    fn shares_of_each(&self, threads: Threads, keys: usize) -> (usize, usize) {
+        let per_kv = self.heads / self.kv_heads;
+        let most = if self.head_size <= 256 { threads.queries } else { 4 };
+        let splits = if threads.together == 1 { 1 } else { keys.div_ceil(EACH_KEYS).clamp(1, EACH_SPLITS) };
+        (most.min(per_kv.next_power_of_two()), splits)
     }
 
     /// Queries per workgroup, and splits of the keys. Queries in a workgroup share the keys that it reads, so each workgroup

@@ -1,5 +1,7 @@
 //! Norms and rotary embedding of heads, and storing keys and values in the cache; for decoding.
 
+pub mod copy;
+
 use crate::gpu::{Binding, Kernel, Recorder};
 use crate::ops::Unfinished;
 use crate::ops::norm::Norm;
@@ -51,15 +53,70 @@ pub struct Heads<'a> {
 /// A layer's key-value cache.
 #[derive(Clone, Debug)]
 pub struct Cache {
-    /// `[ring, 2, G, K]`: keys, then values. Token `p` is in row `p % ring`.
+    /// `[ring, 2, G, K]`: keys, then values. Token `p` is in row `p % ring`. Where it is for several sequences, these lie one after the other.
     pub buffer: wgpu::Buffer,
-    /// Number of rows.
+    /// Number of rows of a sequence.
     pub ring: usize,
+    /// The part of the buffer that holds the sequence of a pass; `None` for all of it.
+    pub range: Option<(u64, u64)>,
+}
+
+impl Cache {
+    /// The cache of one sequence, or of as many as `buffer` has room for.
+    pub fn new(buffer: wgpu::Buffer, ring: usize) -> Cache {
+        Cache { buffer, ring, range: None }
+    }
+
+    /// The part that holds sequence `of`, of `bytes` bytes each.
+    pub fn sequence(&self, of: usize, bytes: u64) -> Cache {
+        Cache { range: Some((of as u64 * bytes, bytes)), ..self.clone() }
+    }
+
+    pub(crate) fn bind(&self, index: u32) -> Binding<'_> {
+        Binding { index, buffer: &self.buffer, range: self.range }
+    }
+}
+
+/// The sequence of a row of a step that belongs to none. Twin of the constant in shaders/common/steps.wgsl.
+pub const NO_SEQUENCE: u32 = u32::MAX;
+
+/// Where the tokens of a pass belong.
+#[derive(Clone, Copy)]
+pub enum Past<'a> {
+    /// They follow each other behind as many tokens as this buffer says, u32 `[1]`.
+    One(&'a wgpu::Buffer),
+    /// Each is the next token of a sequence of its own. The buffer has the tokens before it and its sequence, u32 `[T, 2]`.
+    Each(&'a wgpu::Buffer),
+}
+
+impl<'a> From<&'a wgpu::Buffer> for Past<'a> {
+    fn from(past: &'a wgpu::Buffer) -> Past<'a> {
+        Past::One(past)
+    }
+}
+
+impl<'a> Past<'a> {
+    pub(crate) fn bind(self, index: u32) -> Binding<'a> {
+        let (Past::One(buffer) | Past::Each(buffer)) = self;
+        Binding { index, buffer, range: None }
+    }
+
+    /// The shader's size.
+    pub(crate) fn size(self) -> (&'static str, u32) {
+        ("EACH", u32::from(matches!(self, Past::Each(_))))
+    }
 }
 
 /// Adds the adapter's term to `rows` rows of `products`, norms and rotates the queries in place, and stores keys and values in
-/// the cache after `past` (u32, `[1]`) tokens. The term is that of queries, keys and values, as far as the layer has them.
-pub fn forward(rec: &mut Recorder, products: &Unfinished, layer: &Heads, past: &wgpu::Buffer, rows: usize) {
+/// the cache of their sequences. The term is that of queries, keys and values, as far as the layer has them.
+pub fn forward<'p>(
+    rec: &mut Recorder,
+    products: &Unfinished,
+    layer: &Heads,
+    past: impl Into<Past<'p>>,
+    rows: usize,
+) {
+    let past = past.into();
     let up = products.term.as_ref();
     let products = &products.rows;
     let kv_heads = if layer.kv_norms.is_some() { layer.kv_heads } else { 0 };
@@ -90,20 +147,19 @@ pub fn forward(rec: &mut Recorder, products: &Unfinished, layer: &Heads, past: &
         eps: layer.q_norm.eps,
     };
     let b = up.map_or(rec.unused(2), |u| u.bind(2));
-    let bound = |index, buffer| Binding { index, buffer, range: None };
     let mut bindings = vec![
         products.bind(1),
         b,
         layer.tables[0].bind(5),
-        bound(6, past),
-        bound(7, &layer.cache.buffer),
+        past.bind(6),
+        layer.cache.bind(7),
         layer.tables[1].bind(8),
     ];
     bindings.extend(layer.q_norm.weights_of_norm(rec, 3));
     bindings.extend(k_norm.weights_of_norm(rec, 4));
     let normed_values = u32::from(!v_norm.identity);
-    let sizes =
-        [("DEEP", up.map_or(1, |u| u.deep(4, 1))), ("NORMED_VALUES", normed_values), layer.q_norm.size()];
+    let deep = up.map_or(1, |u| u.deep(4, 1));
+    let sizes = [("DEEP", deep), ("NORMED_VALUES", normed_values), layer.q_norm.size(), past.size()];
     let kernel = Kernel::new("cached_heads/plain", "forward").with_sizes(sizes);
     rec.dispatch(kernel, &params, &bindings, [(layer.heads + 2 * kv_heads) as u32, rows as u32, 1]);
 }

@@ -1,7 +1,7 @@
 //! [`super::forward`] over the next tokens of one sequence, which continues the state of those before; for decoding.
 
-use super::{Delta, FORWARD_RUN, Saved, binding, mix_sizes};
-use crate::gpu::{Gpu, GpuError, Kernel, Recorder, grid};
+use super::{Delta, FORWARD_RUN, Saved, binding, each_sizes, mix_sizes};
+use crate::gpu::{Binding, Gpu, GpuError, Kernel, Recorder, grid};
 use crate::ops::Rows;
 
 /// The state of one layer between passes. It counts as zero before the first token.
@@ -11,6 +11,8 @@ pub struct Carried {
     pub history: wgpu::Buffer,
     /// `S` of every head `[Hv, K, K]`.
     pub state: wgpu::Buffer,
+    /// The sequence that [`forward`] continues, and the number of bytes of each sequence in either buffer; `None` if there is one only.
+    pub of: Option<(usize, [u64; 2])>,
 }
 
 impl Carried {
@@ -19,7 +21,40 @@ impl Carried {
         Ok(Carried {
             history: gpu.buffer("last inputs of the convolution", 16 * channels as u64)?,
             state: gpu.buffer("state of the delta net", 4 * (values * head_size) as u64)?,
+            of: None,
         })
+    }
+
+    /// Allocates it for `sequences` sequences.
+    pub fn for_each(
+        gpu: &Gpu,
+        [channels, values, head_size]: [usize; 3],
+        sequences: usize,
+    ) -> Result<Carried, GpuError> {
+        let bytes = Carried::bytes_of_each([channels, values, head_size]);
+        let [history, state] = bytes.map(|bytes| sequences as u64 * bytes);
+        Ok(Carried {
+            history: gpu.buffer("last inputs of the convolution", history)?,
+            state: gpu.buffer("state of the delta net", state)?,
+            of: Some((0, bytes)),
+        })
+    }
+
+    /// Bytes of one sequence in either buffer of [`Carried::for_each`].
+    pub fn bytes_of_each([channels, values, head_size]: [usize; 3]) -> [u64; 2] {
+        [16 * channels, 4 * values * head_size].map(|bytes| bytes.next_multiple_of(256) as u64)
+    }
+
+    /// The state of sequence `of`.
+    pub fn sequence(&self, of: usize) -> Carried {
+        Carried { of: self.of.map(|(_, bytes)| (of, bytes)), ..self.clone() }
+    }
+
+    /// The parts of both buffers that [`forward`] reads and writes.
+    fn bind(&self, index: u32) -> [Binding<'_>; 2] {
+        let part = |i: usize| self.of.map(|(of, bytes)| (of as u64 * bytes[i], bytes[i]));
+        let [history, state] = [(&self.history, part(0)), (&self.state, part(1))];
+        [history, state].map(|(buffer, range)| Binding { index, buffer, range })
     }
 
     /// Bytes of [`Carried::new`].
@@ -40,7 +75,7 @@ pub fn forward(
 ) {
     let Saved { qkv, alpha, beta, mixed, gates, inverse, wu, states, .. } = *saved;
     let (frozen, bounds, past) = (delta.frozen, binding(1, delta.bounds), binding(8, past));
-    let (history, state) = (binding(9, &carried.history), binding(9, &carried.state));
+    let [history, state] = carried.bind(9);
     let mut run = |shader, entry, bindings: &[_], workgroups| {
         let kernel = Kernel::new(shader, entry).with_sizes(mix_sizes(delta.head_size, true, false));
         rec.dispatch(kernel, &delta.params(), bindings, workgroups);
@@ -64,4 +99,33 @@ pub fn forward(
     run("delta/scan", "forward", &bindings, delta.by_column(1));
     let bindings = [bounds, gates.bind(2), mixed.bind(3), wu.bind(5), states.bind(6), o.bind(7)];
     run("delta/products", "outputs", &bindings, delta.by_chunk());
+}
+
+/// `o` `[T, Hv, K]` of one more token of every sequence. `steps` has the tokens before it and its sequence, u32 `[T, 2]`; by the bounds of
+/// `delta`, every token is a sample of its own.
+pub fn each(
+    rec: &mut Recorder,
+    delta: &Delta,
+    carried: &Carried,
+    steps: &wgpu::Buffer,
+    saved: &Saved,
+    o: &Rows,
+) {
+    let Saved { qkv, alpha, beta, mixed, gates, .. } = *saved;
+    let (frozen, bounds, steps) = (delta.frozen, binding(1, delta.bounds), binding(8, steps));
+    let (history, state) = (binding(9, &carried.history), binding(9, &carried.state));
+    let mut run = |shader, entry, bindings: &[_], workgroups| {
+        let kernel = Kernel::new(shader, entry).with_sizes(each_sizes(delta.head_size));
+        rec.dispatch(kernel, &delta.params(), bindings, workgroups);
+    };
+    let bindings = [qkv.bind(2), binding(3, &frozen.taps), mixed.bind(4), steps, history];
+    run("delta/mix", "forward", &bindings, delta.by_heads(FORWARD_RUN));
+    let values = delta.tokens * delta.heads() * delta.head_size / 4;
+    run("delta/mix", "keep", &[qkv.bind(2), steps, history], grid(values.div_ceil(64)));
+    let bindings = [bounds, gates.bind(2), alpha.bind(3), beta.bind(4), binding(5, &frozen.gates)];
+    let threads = delta.chunks() * delta.value_heads;
+    run("delta/gates", "forward", &bindings, grid(threads.div_ceil(64)));
+    let [across, down, _] = delta.by_column(1);
+    let bindings = [gates.bind(2), mixed.bind(3), o.bind(7), steps, state];
+    run("delta/step", "forward", &bindings, [across, down, delta.tokens as u32]);
 }

@@ -23,7 +23,7 @@ use crate::gpu::{Binding, Gpu, GpuError, Kernel, Recorder, grid};
 use crate::ops::Rows;
 
 pub use backward::backward;
-pub use carried::{Carried, forward as forward_carried};
+pub use carried::{Carried, each, forward as forward_carried};
 
 /// Tokens of a chunk.
 pub const CHUNK: usize = 64;
@@ -190,7 +190,12 @@ pub fn sizes(size: usize, carried: bool) -> [(&'static str, u32); 5] {
 
 /// Sizes of shaders/delta/mix.wgsl. `halves`: it stores queries and keys in f16.
 pub fn mix_sizes(size: usize, carried: bool, halves: bool) -> Vec<(&'static str, u32)> {
-    [&sizes(size, carried)[..], &[("HALVES", u32::from(halves))]].concat()
+    [&sizes(size, carried)[..], &[("HALVES", u32::from(halves)), ("EACH", 0)]].concat()
+}
+
+/// Sizes of shaders/delta/mix.wgsl and step.wgsl over one token of every sequence.
+pub fn each_sizes(size: usize) -> Vec<(&'static str, u32)> {
+    [&sizes(size, true)[..], &[("HALVES", 0), ("EACH", 1)]].concat()
 }
 
 /// Threads of shaders/delta/mix.wgsl for a head of `size`.

@@ -138,7 +138,7 @@ pub static OPS: [Op; 32] = [
             ("solve", deltas),
             ("scan", deltas),
             ("products", deltas),
-            ("step", deltas),
+            ("step", steps),
             ("norm", delta_norms),
             ("coop16", coop16_deltas),
             ("coop16_pairs", coop16_deltas),

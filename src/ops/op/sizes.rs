@@ -151,7 +151,14 @@ pub(super) fn deltas() -> Vec<Sizes> {
 pub(super) fn mixes() -> Vec<Sizes> {
     [(4, true, false), (16, false, false), (100, false, false), (128, false, true), (128, true, false)]
         .map(|(size, carried, halves)| delta::mix_sizes(size, carried, halves))
-        .to_vec()
+        .into_iter()
+        .chain([delta::each_sizes(16), delta::each_sizes(128)])
+        .collect()
+}
+
+pub(super) fn steps() -> Vec<Sizes> {
+    let alone = [4, 128].map(|size| delta::mix_sizes(size, true, false));
+    alone.into_iter().chain([delta::each_sizes(16), delta::each_sizes(100)]).collect()
 }
 
 pub(super) fn delta_norms() -> Vec<Sizes> {
@@ -184,9 +191,9 @@ pub(super) fn heads_backward() -> Vec<Sizes> {
 }
 
 pub(super) fn cached_heads() -> Vec<Sizes> {
-    [(1, 1, 0), (4, 1, 0), (4, 0, 0), (1, 0, 1)]
-        .map(|(deep, values, identity)| {
-            vec![("DEEP", deep), ("NORMED_VALUES", values), ("IDENTITY", identity)]
+    [(1, 1, 0, 0), (4, 1, 0, 0), (4, 0, 0, 0), (1, 0, 1, 0), (4, 1, 0, 1), (1, 0, 1, 1)]
+        .map(|(deep, values, identity, each)| {
+            vec![("DEEP", deep), ("NORMED_VALUES", values), ("IDENTITY", identity), ("EACH", each)]
         })
         .to_vec()
 }

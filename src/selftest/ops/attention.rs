@@ -166,7 +166,7 @@ pub fn cached(b: &mut Bench) -> Result<(), GpuError> {
             row[..narrow].copy_from_slice(&k[t * narrow..][..narrow]);
             row[narrow..].copy_from_slice(&v[t * narrow..][..narrow]);
         }
-        let cache = Cache { buffer: b.gpu.upload("self-test", &held)?, ring };
+        let cache = Cache::new(b.gpu.upload("self-test", &held)?, ring);
         let (products, result) = (b.input(wide_row, &q[past * wide_row..])?, b.output(wide_row, rows)?);
         let before = b.gpu.upload("self-test", &[past as u32])?;
         let parts = Parts::new(b.gpu, heads, wide_row)?;

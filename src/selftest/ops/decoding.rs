@@ -93,7 +93,7 @@ pub fn heads(b: &mut Bench) -> Result<(), GpuError> {
     let table = Table::new(b.gpu, &frequencies, 1.0, past + rows)?;
     let v_norm = Norm::new(b.gpu, "self-test", None, size, EPS)?;
     let stored = b.output(2 * keys, ring)?;
-    let cache = Cache { buffer: stored.rows().buffer.clone(), ring };
+    let cache = Cache::new(stored.rows().buffer.clone(), ring);
     let before = b.gpu.upload("self-test", &[past as u32])?;
     let layer = Heads {
         heads,

@@ -1,0 +1,171 @@
+//! Several sequences over one workspace: each reads its prompt alone, then a step adds one token to each.
+//!
+//! A row of a step has the same kernels and the same sums whatever the number of rows, so that a sequence does not depend on those beside
+//! it: products take the training forward's kernels over [`STEP`] rows, which cost about as much as one row where weights are what is
+//! read. On a software renderer, whose sums do not depend on the number of rows, they take a power of two.
+
+use super::step::STEP;
+use super::{Decoder, Place, Workspace};
+use crate::adapter::lora::Adapter;
+use crate::base::formats::planes;
+use crate::gpu::{Gpu, GpuError, Recorder, Recording};
+use crate::ops::argmax::top::{self, RowTop};
+use crate::ops::cached_heads::{NO_SEQUENCE, copy};
+use crate::ops::{cross_entropy, linear};
+
+/// Sequences with one adapter.
+pub struct Sequences<'a> {
+    decoder: Decoder<'a>,
+    lens: Vec<usize>,
+    /// The commands of a step, by the logarithm of its rows.
+    recorded: Vec<Option<Recording>>,
+}
+
+impl<'a> Sequences<'a> {
+    /// Creates the empty sequences of a workspace that is for several. `adapter` is applied unmerged.
+    pub fn new(w: &'a Workspace<'a>, adapter: Option<&Adapter>) -> Result<Sequences<'a>, GpuError> {
+        let count = w.step().count;
+        let decoder = Decoder::of(w, adapter, Some(count))?;
+        let recorded = (0..=STEP.ilog2()).map(|_| None).collect();
+        Ok(Sequences { decoder, lens: vec![0; count], recorded })
+    }
+
+    /// Number of sequences.
+    pub fn count(&self) -> usize {
+        self.lens.len()
+    }
+
+    /// Tokens of sequence `of`.
+    pub fn len(&self, of: usize) -> usize {
+        self.lens[of]
+    }
+
+    /// Whether sequence `of` is empty.
+    pub fn is_empty(&self, of: usize) -> bool {
+        self.lens[of] == 0
+    }
+
+    /// Bytes of the adapter, the key-value caches and the states of delta nets.
+    pub fn bytes(&self) -> u64 {
+        self.decoder.bytes()
+    }
+
+    /// Empties sequence `of`.
+    pub fn clear(&mut self, of: usize) {
+        self.lens[of] = 0;
+    }
+
+    /// Appends 1 to `chunk` tokens to sequence `of`.
+    pub async fn append(&mut self, of: usize, ids: &[u32]) -> Result<(), GpuError> {
+        self.enter(of);
+        self.decoder.append(ids).await?;
+        self.lens[of] += ids.len();
+        Ok(())
+    }
+
+    /// Appends 1 to `chunk` tokens to sequence `of`, and reads the logits after the last one, `[V]`, with the softcap applied.
+    pub async fn logits(&mut self, of: usize, ids: &[u32]) -> Result<Vec<f32>, GpuError> {
+        self.enter(of);
+        let logits = self.decoder.logits(ids).await?;
+        self.lens[of] += ids.len();
+        Ok(logits)
+    }
+
+    fn enter(&mut self, of: usize) {
+        self.decoder.place = Place::One(of);
+        self.decoder.len = self.lens[of];
+    }
+
+    /// Makes each of the sequences `to` a copy of sequence `from`.
+    pub fn copy(&mut self, from: usize, to: &[usize]) -> Result<(), GpuError> {
+        let (w, len) = (self.decoder.w, self.lens[from]);
+        let config = w.model.config();
+        let mut rec = Recorder::new(w.gpu);
+        for &to in to {
+            for (layer, cache) in self.decoder.caches.iter().enumerate() {
+                let Some(cache) = cache else { continue };
+                let bytes = w.lengths.cache_bytes_of_each(config, layer);
+                let held = bytes / cache.ring as u64 * len.min(cache.ring) as u64;
+                copy::forward(&mut rec, &cache.buffer, [from, to].map(|of| of as u64 * bytes), held);
+            }
+            for state in self.decoder.states.iter().flatten() {
+                let Some((_, [history, values])) = state.of else { continue };
+                for (buffer, bytes) in [(&state.history, history), (&state.state, values)] {
+                    copy::forward(&mut rec, buffer, [from, to].map(|of| of as u64 * bytes), bytes);
+                }
+            }
+            self.lens[to] = len;
+        }
+        rec.submit()
+    }
+
+    /// Appends a token to each of some sequences; the results of row `i` are those of the `i`th.
+    pub async fn step(&mut self, tokens: &[(usize, u32)], vocab: usize) -> Result<(), GpuError> {
+        let w = self.decoder.w;
+        assert!((1..=self.count()).contains(&tokens.len()), "a step has a row for some of the sequences");
+        let live = tokens.len().next_power_of_two();
+        let mut table = vec![[0, NO_SEQUENCE]; live];
+        for (row, &(of, _)) in table.iter_mut().zip(tokens) {
+            assert!(self.lens[of] < w.lengths.context, "the sequence stays within its context");
+            *row = [self.lens[of] as u32, of as u32];
+            self.lens[of] += 1;
+        }
+        let rows = rows_of(w.gpu, live);
+        let mut ids = vec![0; rows];
+        ids.iter_mut().zip(tokens).for_each(|(id, (_, token))| *id = *token);
+        w.gpu.write(&w.step().table, &table);
+        w.gpu.write(&w.tokens, &[&[0], &ids[..]].concat());
+        if let Some(table) = w.model.base.tensor("per_layer_token_embd") {
+            let bytes = w.model.base.read_rows(&table, &ids).await.map_err(GpuError::read)?;
+            w.gpu.write(&w.table, &planes::to_planes(table.ty, rows, &bytes));
+        }
+        self.decoder.place = Place::Each(live);
+        if w.model.offload.is_some() {
+            let mut rec = Recorder::new(w.gpu);
+            self.decoder.pass_fetching(&mut rec, rows).await?;
+            self.decoder.step_tail(&mut rec, rows, live, vocab);
+            return rec.submit();
+        }
+        let place = &mut self.recorded[live.ilog2() as usize];
+        if place.is_none() {
+            let mut rec = Recorder::lasting(w.gpu);
+            self.decoder.pass(&mut rec, rows);
+            self.decoder.step_tail(&mut rec, rows, live, vocab);
+            *place = Some(rec.keep());
+        }
+        let recording = place.as_ref().expect("recorded above");
+        w.gpu.submit(w.gpu.prepare(&[recording]))
+    }
+
+    /// The likeliest token after each of the first `rows` rows of the last step, and the sum of the probabilities' exponentials.
+    pub async fn likeliest(&self, rows: usize) -> Result<Vec<RowTop>, GpuError> {
+        let w = self.decoder.w;
+        let words = w.gpu.read::<u32>(&w.step().likeliest, rows * top::words(1)).await?;
+        Ok(top::read(&words, 1))
+    }
+
+    /// The logits after each of the first `rows` rows of the last step, and the number of values of each row.
+    pub async fn all_logits(&self, rows: usize) -> Result<(Vec<f32>, usize), GpuError> {
+        let w = self.decoder.w;
+        let logits = &w.step().logits;
+        Ok((w.gpu.read(&logits.buffer, rows * logits.stride).await?, logits.stride))
+    }
+}
+
+/// Rows of the products of a step of `live` rows.
+fn rows_of(gpu: &Gpu, live: usize) -> usize {
+    if gpu.kernels().software_lanes().is_some() { live } else { STEP }
+}
+
+impl<'a> Decoder<'a> {
+    /// The logits after every row of a step, and the likeliest token of each.
+    fn step_tail(&self, rec: &mut Recorder<'a>, rows: usize, live: usize, vocab: usize) {
+        let (w, model, step) = (self.w, self.w.model, self.w.step());
+        let (y, x) = (step.logits.clone().into(), w.normed.clone().into());
+        linear::frozen(&mut self.long(rec, rows), &y, &x, model.head_matrix(), 1.0);
+        if let Some(softcap) = model.config().softcap {
+            cross_entropy::cap(rec, &step.logits, model.config().vocab, softcap, live);
+        }
+        top::forward(rec, &step.logits, vocab, &step.targets, &step.likeliest, 0, 1, live);
+    }
+}
