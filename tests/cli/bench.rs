@@ -177,6 +177,12 @@ pub fn bench_decode(place: Place) {
     // The adapter's products are fused: a token takes as many dispatches with it as without.
     assert_eq!(base["dispatches_per_token"], adapted["dispatches_per_token"]);
     assert!(base["dispatches_per_token"].as_u64().is_some_and(|n| n <= 13 * 4 + 7), "{found}");
+    let several: Json =
+        serde_json::from_str(&place.run(&[&bench[..], &["--parallel=3", "--json"]].concat())).expect("JSON");
+    for speed in ["without_adapter", "with_adapter"] {
+        assert!(several[speed]["tokens_per_second"].as_f64().is_some_and(|s| s > 0.0), "{several}");
+    }
+    assert_eq!(several["parallel"], 3);
     let text = place.run(&[&bench[..4], &["--adapter", ADAPTER]].concat());
     assert!(text.contains("without    prompt of 20 tokens ") && text.contains(", rank 8\n"), "{text}");
 }

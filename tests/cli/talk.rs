@@ -133,6 +133,23 @@ pub fn generate(place: Place) {
         serde_json::from_str::<Json>(&text).expect("JSON")["ids"].clone()
     };
     assert_eq!(sampled("1"), sampled("1"));
+    // Several replies together are those that each seed gives alone.
+    let two = place.command(&[&greedy[..], &["--prompt=Hello!", "--n=2"]].concat()).output();
+    let (stdout, stderr) = texts(&two.expect("the program starts"));
+    assert_eq!(stdout, format!("--- 1 of 2\n{GREETING}\n--- 2 of 2\n{GREETING}\n"));
+    assert_eq!(
+        stderr,
+        "note: without a temperature, the 2 replies to a prompt are the same; set --temperature\n"
+    );
+    let hot = ["generate", "tiny", "--prompt=Tell me a story.", "--temperature=1.5", "--max-tokens=24"];
+    let three = place.run(&[&hot[..], &["--seed=1", "--n=3", "--json", "--logprobs=0"]].concat());
+    let three: Vec<Json> = three.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    assert_eq!(three.iter().map(|reply| &reply["reply"]).collect::<Vec<_>>(), [0, 1, 2]);
+    assert_eq!(three.iter().map(|reply| &reply["seed"]).collect::<Vec<_>>(), [1, 2, 3]);
+    for (reply, seed) in three.iter().zip(["1", "2", "3"]) {
+        assert_eq!(reply["ids"], sampled(seed));
+        assert_eq!(reply["logprobs"].as_array().map(Vec::len), reply["ids"].as_array().map(Vec::len));
+    }
     assert_ne!(sampled("1"), sampled("2"));
 
     place.refused_on_device(

@@ -21,7 +21,7 @@ use crate::cli::output::{self, line};
 use crate::cli::talk;
 
 /// Tokens that are generated before timing starts.
-const WARM_UP: usize = 4;
+pub(super) const WARM_UP: usize = 4;
 /// Tokens whose kernels are timed.
 const PROFILED: usize = 8;
 
@@ -66,7 +66,7 @@ pub fn run(args: &BenchArgs, tokens: usize) -> Result<()> {
 }
 
 /// The adapter and a description of it.
-fn adapter(args: &BenchArgs, base: &Base) -> Result<(Adapter, String)> {
+pub(super) fn adapter(args: &BenchArgs, base: &Base) -> Result<(Adapter, String)> {
     if args.adapters.is_empty() {
         let adapter = random::adapter(base.config(), &args.modules(), args.rank);
         return Ok((adapter, "random, on every linear layer".into()));

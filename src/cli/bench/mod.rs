@@ -4,6 +4,7 @@ mod decode;
 mod fits;
 mod groups;
 mod offload;
+mod parallel;
 mod peak;
 mod plan;
 mod random;
@@ -113,6 +114,9 @@ pub struct BenchArgs {
     /// Time replies instead: generate this many tokens after a prompt of --sequence tokens, without and with an adapter.
     #[arg(long, value_name = "TOKENS")]
     decode: Option<usize>,
+    /// With --decode: generate so many replies at once, 1 to 64, which read one prompt.
+    #[arg(long, value_name = "COUNT", requires = "decode", value_parser = clap::value_parser!(u64).range(1..=64))]
+    parallel: Option<u64>,
     /// Adapter for --decode, in any export format [default: a random one of --rank on every linear layer]; may be repeated.
     #[arg(long = "adapter", value_name = "PATH[=WEIGHT]", requires = "decode")]
     adapters: Vec<String>,
@@ -176,7 +180,10 @@ fn time(args: &BenchArgs) -> Result<()> {
     output::progress::silence(args.json);
     match (args.sweep, args.decode) {
         (Some(varied), _) => sweep(args, varied),
-        (None, Some(tokens)) => decode::run(args, tokens),
+        (None, Some(tokens)) => match args.parallel {
+            Some(count) => parallel::run(args, tokens, count as usize),
+            None => decode::run(args, tokens),
+        },
         (None, None) if args.plan => plan::run(args),
         (None, None) if args.fits => fits::run(args),
         (None, None) => steps::run(args),

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::Served;
 use super::answer::{Answer, Head, Usage};
-use crate::cli::talk::{generate, tokens};
+use crate::cli::talk::tokens;
 
 /// The response to a request for a chat completion, which has one prompt.
 pub struct Chat {
@@ -165,6 +165,6 @@ impl Deltas {
 fn finish_reason(finish: Finish, calls: bool) -> &'static str {
     match (finish, calls) {
         (Finish::Stop, true) => "tool_calls",
-        _ => generate::finish_reason(finish),
+        _ => tokens::finish_reason(finish),
     }
 }

@@ -9,8 +9,8 @@ use serde_json::{Map, Value, json};
 
 use super::answer::{Answer, Head, Usage};
 use super::{Prompted, Served};
-use crate::cli::talk::generate::finish_reason;
 use crate::cli::talk::tokens;
+use crate::cli::talk::tokens::finish_reason;
 
 /// Spells tokens whose bytes are no characters, as OpenAI's API does.
 const BYTES: &str = "bytes:";

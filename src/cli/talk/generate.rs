@@ -14,6 +14,7 @@ use rullama_train::talk::generate::{Event, Finish, Generator};
 use rullama_train::talk::scores::MAX_TOP;
 use serde_json::json;
 
+use super::several;
 use super::{Loaded, ModelArgs, SamplingArgs, note_if_cut, note_unwritten, print_piece, tokens};
 use crate::cli::output;
 
@@ -39,6 +40,9 @@ pub struct GenerateArgs {
     system: Option<String>,
     #[command(flatten)]
     sampling: SamplingArgs,
+    /// Replies to each prompt, generated together; each has the seed of the one before it plus 1.
+    #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=4096))]
+    n: u64,
     /// Print one JSON object per reply.
     #[arg(long)]
     json: bool,
@@ -66,6 +70,9 @@ pub fn run(args: &GenerateArgs) -> Result<()> {
         note_unwritten(&loaded, args.system.iter().chain([prompt]).map(String::as_str));
     }
     let model = loaded.model()?;
+    if args.n > 1 {
+        return several::run(args.n as usize, args.json, &loaded, &model, &options, &prompts, &ids);
+    }
     let workspace = loaded.workspace(&model)?;
     let mut generator = Generator::new(&workspace, &loaded.frozen.tokenizer, loaded.adapter.as_ref())?;
     for (prompt, ids) in prompts.iter().zip(&ids) {
@@ -90,7 +97,7 @@ pub fn run(args: &GenerateArgs) -> Result<()> {
         let prompt_seconds = first.unwrap_or_default().as_secs_f64();
         let decode_seconds = started.elapsed().as_secs_f64() - prompt_seconds;
         let mut object = json!({
-            "prompt": prompt, "text": reply.text, "finish_reason": finish_reason(reply.finish), "ending": Ending::of(&reply),
+            "prompt": prompt, "text": reply.text, "finish_reason": tokens::finish_reason(reply.finish), "ending": Ending::of(&reply),
             "prompt_tokens": reply.prompt_tokens, "completion_tokens": reply.ids.len(), "prompt_ids": ids, "ids": reply.ids,
             "first_token_seconds": prompt_seconds,
             "tokens_per_second": reply.ids.len().saturating_sub(1) as f64 / decode_seconds.max(1e-9),
@@ -102,14 +109,6 @@ pub fn run(args: &GenerateArgs) -> Result<()> {
         output::text(object);
     }
     Ok(())
-}
-
-/// OpenAI's `finish_reason`.
-pub fn finish_reason(finish: Finish) -> &'static str {
-    match finish {
-        Finish::Stop | Finish::Cancelled => "stop",
-        Finish::Length | Finish::Context => "length",
-    }
 }
 
 fn prompts(args: &GenerateArgs) -> Result<Vec<String>> {

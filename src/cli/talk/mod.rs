@@ -3,6 +3,7 @@
 mod args;
 pub mod chat;
 pub mod generate;
+mod several;
 pub mod tokens;
 
 use std::io::{IsTerminal, Write};
@@ -15,7 +16,7 @@ use rullama_train::adapter::{self, AdapterPath};
 use rullama_train::base::Base;
 use rullama_train::gpu::KernelSetting;
 use rullama_train::model::Model;
-use rullama_train::model::decode::{Lengths, Workspace, longest_context};
+use rullama_train::model::decode::{Lengths, Workspace, longest_context, sequences_beside};
 use rullama_train::model::plan::OnHost;
 use rullama_train::recipe::Template;
 use rullama_train::run::{OpenBase, RunError, wording};
@@ -98,6 +99,19 @@ impl Loaded {
     pub fn workspace<'a>(&'a self, model: &'a Model<'a>) -> Result<Workspace<'a>> {
         let rank = self.adapter.as_ref().map_or(0, |a| a.rank);
         Ok(Workspace::new(&self.gpu, model, self.lengths, rank)?)
+    }
+
+    /// Allocates the buffers of as many replies at once as fit, at most `wanted`, of at most `context` tokens with their prompts.
+    pub fn workspace_for<'a>(
+        &'a self,
+        model: &'a Model<'a>,
+        context: usize,
+        wanted: usize,
+    ) -> Result<Workspace<'a>> {
+        let rank = self.adapter.as_ref().map_or(0, |a| a.rank);
+        let lengths = Lengths { context: context.min(self.lengths.context), ..self.lengths };
+        let count = sequences_beside(&self.gpu, model, lengths, rank, wanted);
+        Ok(block_on(Workspace::for_sequences(&self.gpu, model, lengths, rank, count))?)
     }
 
     /// Maximum number of tokens of a conversation.

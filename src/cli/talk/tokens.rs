@@ -1,6 +1,7 @@
 //! Tokens as text and as JSON.
 
 use rullama_train::data::tokenizer::Tokenizer;
+use rullama_train::talk::generate::Finish;
 use rullama_train::talk::scores::Score;
 use serde_json::{Value, json};
 
@@ -33,4 +34,12 @@ pub fn with_ids(tokenizer: &Tokenizer, score: &Score) -> Value {
         value["id"] = (*id).into();
     }
     token
+}
+
+/// OpenAI's `finish_reason`.
+pub fn finish_reason(finish: Finish) -> &'static str {
+    match finish {
+        Finish::Stop | Finish::Cancelled => "stop",
+        Finish::Length | Finish::Context => "length",
+    }
 }
