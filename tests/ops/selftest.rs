@@ -44,7 +44,7 @@ const SHARED: (&str, &str) = ("experts", "the gate of a shared one");
 const SCALE: (&str, &str) = ("scale", "in place");
 
 /// Faults of drivers and kernels, planted in the kernels that every device runs.
-const FAULTS: [Planted; 44] = [
+const FAULTS: [Planted; 46] = [
     planted(
         "signs of eight values are read without the one that seven give",
         DECODERS,
@@ -262,6 +262,20 @@ const FAULTS: [Planted; 44] = [
         "experts/combine",
         "weights[k] * scales[chosen[k]]",
         "weights[k] * scales[chosen[k] * 0u]",
+    ),
+    planted(
+        "a token of the teacher counts among the rest",
+        ("distill", "divergences from a teacher"),
+        "distill/plain",
+        "unlisted[listed % 4u] = false;",
+        "unlisted[listed % 4u] = true;",
+    ),
+    planted(
+        "the rest has one gradient",
+        ("distill", "divergences from a teacher"),
+        "distill/plain",
+        "found.of_rest * exp(warm - found.rest)",
+        "found.of_rest * exp(warm - warm)",
     ),
     planted(
         "the last of equal values first",
