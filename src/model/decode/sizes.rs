@@ -139,7 +139,7 @@ pub fn bytes(gpu: &Gpu, base: &Base, lengths: Lengths, slots: &[Slot], rank: usi
         + adapter::bytes(config, slots, sizes.rank)
 }
 
-/// [`bytes`] for `sequences` sequences at once.
+/// [`bytes()`] for `sequences` sequences at once.
 pub fn bytes_of_sequences(
     gpu: &Gpu,
     base: &Base,
