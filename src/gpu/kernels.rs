@@ -329,6 +329,11 @@ impl Gpu {
         self.device.features().contains(wgpu::Features::SHADER_F16)
     }
 
+    /// Threads of a workgroup that share the work of one row: a power of two, at most `most`.
+    pub fn threads_of_row(&self, most: usize) -> usize {
+        1 << self.threads_to_share().min(most).ilog2()
+    }
+
     /// Threads of a workgroup that share the work of one row. A software device runs them one after the other.
     pub fn threads_to_share(&self) -> usize {
         let limits = &self.limits;

@@ -53,8 +53,7 @@ pub fn backward(
 }
 
 fn kernel(rec: &Recorder, entry: &'static str) -> Kernel {
-    let threads = 1u32 << rec.gpu().threads_to_share().min(THREADS).ilog2();
-    Kernel::new("cross_entropy/coop16", entry).with_size("THREADS", threads)
+    Kernel::new("cross_entropy/coop16", entry).with_size("THREADS", rec.gpu().threads_of_row(THREADS) as u32)
 }
 
 fn params(chunk: &Chunk, verdicts: &Verdicts, tiles: u32) -> Params {

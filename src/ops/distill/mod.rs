@@ -142,8 +142,7 @@ const THREADS: usize = 512;
 
 /// A kernel of which a workgroup takes a row.
 fn kernel(rec: &Recorder, file: &'static str, entry: &'static str) -> Kernel {
-    let threads = 1u32 << rec.gpu().threads_to_share().min(THREADS).ilog2();
-    Kernel::new(file, entry).with_size("THREADS", threads)
+    Kernel::new(file, entry).with_size("THREADS", rec.gpu().threads_of_row(THREADS) as u32)
 }
 
 fn params(chunk: &Chunk, lesson: &Lesson) -> Params {

@@ -63,7 +63,7 @@ fn dispatch(
         x_tiles,
         stored: u32::from(stored),
     };
-    let threads = 1usize << rec.gpu().threads_to_share().min(THREADS).ilog2();
+    let threads = rec.gpu().threads_of_row(THREADS);
     let each = (cols.next_multiple_of(64) / 4).div_ceil(threads) as u32;
     let kernel =
         kernel.with_size("EACH", each).with_size("THREADS", threads as u32).with_sizes(sizes(activation));
