@@ -3,6 +3,7 @@
 // are ordered by index. NaN is never among the largest, but makes the sum NaN.
 // A round finds the next 256 largest, or as many as are wanted: a radix selection, eight bits at a time, of the last one's key, which orders
 // values, and then of its index. So a row is read a few times, however many are wanted.
+#import common/log_sum
 
 const THREADS: u32 = 256u;
 const NOTHING: f32 = -3.40282e38;
@@ -48,6 +49,11 @@ fn value_of(key: u32) -> f32 {
     return bitcast<f32>(select(~key, key & 0x7fffffffu, key >> 31u == 1u));
 }
 
+// Whether the value with key `k` at index `i` comes behind the last one, which has this key and index.
+fn behind(k: u32, i: u32, last_key: u32, last_index: u32) -> bool {
+    return k < last_key || (k == last_key && i > last_index);
+}
+
 // The largest value, and Σ exp(value − largest).
 fn sums(at: u32, lane: u32) -> vec2<f32> {
     var largest = NOTHING;
@@ -57,7 +63,7 @@ fn sums(at: u32, lane: u32) -> vec2<f32> {
         let v = values[at + c];
         let z = select(vec4<f32>(NOTHING), v, there);
         let before = largest;
-        largest = max(largest, max(max(z.x, z.y), max(z.z, z.w)));
+        largest = max(largest, largest_of(z));
         let p = select(vec4<f32>(), exp(v - largest), there);
         sum = sum * exp(before - largest) + (p.x + p.y) + (p.z + p.w);
     }
@@ -65,10 +71,7 @@ fn sums(at: u32, lane: u32) -> vec2<f32> {
     for (var step = THREADS / 2u; step > 0u; step /= 2u) {
         workgroupBarrier();
         if lane < step {
-            let a = partial[lane];
-            let b = partial[lane + step];
-            let m = max(a.x, b.x);
-            partial[lane] = vec2<f32>(m, a.y * exp(a.x - m) + b.y * exp(b.x - m));
+            partial[lane] = joined(partial[lane], partial[lane + step], 1.0);
         }
     }
     workgroupBarrier();
@@ -131,9 +134,9 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
                 for (var j = 0u; j < 4u; j++) {
                     let i = 4u * c + j;
                     let k = key(v[j]);
-                    let behind = k < behind_key || (k == behind_key && i > behind_index);
+                    let follows = behind(k, i, behind_key, behind_index);
                     // Two shifts, as one by 32 is not defined.
-                    if behind && i < params.count && ((k >> u32(shift)) >> 8u) == last_key {
+                    if follows && i < params.count && ((k >> u32(shift)) >> 8u) == last_key {
                         atomicAdd(&counts[(k >> u32(shift)) & 255u], 1u);
                     }
                 }
@@ -151,9 +154,9 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
                 let v = values[at + c];
                 for (var j = 0u; j < 4u; j++) {
                     let i = 4u * c + j;
-                    let behind = last_key < behind_key || i > behind_index;
+                    let follows = behind(last_key, i, behind_key, behind_index);
                     let same = key(v[j]) == last_key && ((i >> u32(shift)) >> 8u) == last_index;
-                    if behind && same && i < params.count {
+                    if follows && same && i < params.count {
                         atomicAdd(&counts[(i >> u32(shift)) & 255u], 1u);
                     }
                 }
@@ -166,9 +169,8 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
             for (var j = 0u; j < 4u; j++) {
                 let i = 4u * c + j;
                 let k = key(v[j]);
-                let behind = k < behind_key || (k == behind_key && i > behind_index);
-                let within = k > last_key || (k == last_key && i <= last_index);
-                if behind && within && i < params.count {
+                let follows = behind(k, i, behind_key, behind_index);
+                if follows && !behind(k, i, last_key, last_index) && i < params.count {
                     let slot = atomicAdd(&found_count, 1u);
                     found_keys[slot] = k;
                     found_indices[slot] = i;

@@ -2,6 +2,7 @@
 // loss = weight·D(teacher, softmax(c/T)) + sft_weight·(log Σ exp(c) − c[target]). The teacher's distribution is given for its likeliest
 // tokens, and as one number for all others. With p the student's probability of such a token, or of all others, and g = ∂D/∂(log p):
 // ∂D/∂c = (g − p·Σg)/T for a token of the teacher; for any other one, g of the rest is multiplied by its part of the rest.
+#import common/log_sum
 #import common/verdict
 
 const THREADS: u32 = {THREADS}u;
@@ -113,23 +114,9 @@ fn divergence_of(of_teacher: f32, of_student: f32) -> vec2<f32> {
     return vec2<f32>(params.beta * teacher_part * (of_teacher - mixed) + own, own);
 }
 
-fn largest_of(z: vec4<f32>) -> f32 {
-    return max(max(z.x, z.y), max(z.z, z.w));
-}
-
-fn sum_of(z: vec4<f32>) -> f32 {
-    return (z.x + z.y) + (z.z + z.w);
-}
-
 // log Σ exp from the largest value and the sum.
 fn log_sum(largest: f32, sum: f32) -> f32 {
     return select(NONE, largest + log(sum), sum > 0.0);
-}
-
-// Adds the sums of two parts of a row, each over its largest value; `scale` of their exponents.
-fn joined(a: vec2<f32>, b: vec2<f32>, scale: f32) -> vec2<f32> {
-    let m = max(a.x, b.x);
-    return vec2<f32>(m, a.y * exp((a.x - m) * scale) + b.y * exp((b.x - m) * scale));
 }
 
 // Writes the row's cross entropy and divergence, and whether both models agree. All threads have read the row when it returns.

@@ -1,5 +1,6 @@
 // Logarithms of two sums over a row of values v, one workgroup per row: log Σ exp(v/T) over all, and over those behind the likeliest
 // ones, which argmax/top.wgsl has found. Of equal values, the one with the smaller index comes first.
+#import common/log_sum
 
 const THREADS: u32 = {THREADS}u;
 const NONE: f32 = -1e30;
@@ -37,12 +38,12 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
         let equal = v == vec4<f32>(last_value);
         let behind = there & ((v < vec4<f32>(last_value)) | (equal & (i > vec4<u32>(last_index))));
         let p = select(vec4<f32>(), exp((v - largest) * params.warmth), there);
-        sum += (p.x + p.y) + (p.z + p.w);
+        sum += sum_of(p);
         let others = select(vec4<f32>(NONE), v, behind);
         let before = rest_largest;
-        rest_largest = max(rest_largest, max(max(others.x, others.y), max(others.z, others.w)));
+        rest_largest = max(rest_largest, largest_of(others));
         let q = select(vec4<f32>(), exp((v - rest_largest) * params.warmth), behind);
-        rest = rest * exp((before - rest_largest) * params.warmth) + (q.x + q.y) + (q.z + q.w);
+        rest = rest * exp((before - rest_largest) * params.warmth) + sum_of(q);
     }
     partial[lane] = vec3<f32>(sum, rest, rest_largest);
     for (var step = THREADS / 2u; step > 0u; step /= 2u) {
@@ -50,9 +51,8 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
         if lane < step {
             let a = partial[lane];
             let b = partial[lane + step];
-            let m = max(a.z, b.z);
-            let of_rest = a.y * exp((a.z - m) * params.warmth) + b.y * exp((b.z - m) * params.warmth);
-            partial[lane] = vec3<f32>(a.x + b.x, of_rest, m);
+            let of_rest = joined(a.zy, b.zy, params.warmth);
+            partial[lane] = vec3<f32>(a.x + b.x, of_rest.yx);
         }
     }
     workgroupBarrier();
