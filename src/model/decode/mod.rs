@@ -11,6 +11,7 @@ mod delta;
 mod lengths;
 mod pass;
 mod scores;
+mod scoring;
 mod sequences;
 mod sizes;
 mod step;
@@ -18,7 +19,6 @@ mod workspace;
 
 use crate::adapter::lora::Adapter;
 use crate::base::config::{DeltaNet, LayerConfig};
-use crate::base::formats::planes;
 use crate::gpu::{GpuError, Prepared, Recorder, Recording};
 use crate::ops::argmax::Likeliest;
 use crate::ops::cached_heads::{Cache, Past};
@@ -220,11 +220,7 @@ impl<'a> Decoder<'a> {
         let w = self.w;
         assert!((1..=w.lengths.chunk).contains(&ids.len()), "a pass takes one token to a chunk of them");
         assert!(self.len + ids.len() <= w.lengths.context, "the sequence stays within its context");
-        w.gpu.write(&w.tokens, &[&[self.len as u32], ids].concat());
-        if let Some(table) = w.model.base.tensor("per_layer_token_embd") {
-            let rows = w.model.base.read_rows(&table, ids).await.map_err(GpuError::read)?;
-            w.gpu.write(&w.table, &planes::to_planes(table.ty, ids.len(), &rows));
-        }
+        w.write_tokens(self.len as u32, ids).await?;
         self.len += ids.len();
         self.seen = self.seen.max(self.len);
         Ok(ids.len())
@@ -240,7 +236,7 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    /// Where the tokens of the pass belong.
+    /// The sequences of the pass's tokens.
     fn past(&self) -> Past<'a> {
         match self.place {
             Place::Alone | Place::One(_) => Past::One(&self.w.tokens),

@@ -4,14 +4,12 @@
 //! it: products take the training forward's kernels over [`STEP`] rows, which cost about as much as one row where weights are what is
 //! read. On a software renderer, whose sums do not depend on the number of rows, they take a power of two.
 
-use super::step::STEP;
+use super::step::{STEP, Step};
 use super::{Decoder, Place, Workspace};
 use crate::adapter::lora::Adapter;
-use crate::base::formats::planes;
 use crate::gpu::{Gpu, GpuError, Recorder, Recording};
 use crate::ops::argmax::top::{self, RowTop};
 use crate::ops::cached_heads::{NO_SEQUENCE, copy};
-use crate::ops::{cross_entropy, linear};
 
 /// Sequences with one adapter.
 pub struct Sequences<'a> {
@@ -113,24 +111,21 @@ impl<'a> Sequences<'a> {
         let rows = rows_of(w.gpu, live);
         let mut ids = vec![0; rows];
         ids.iter_mut().zip(tokens).for_each(|(id, (_, token))| *id = *token);
-        w.gpu.write(&w.step().table, &table);
-        w.gpu.write(&w.tokens, &[&[0], &ids[..]].concat());
-        if let Some(table) = w.model.base.tensor("per_layer_token_embd") {
-            let bytes = w.model.base.read_rows(&table, &ids).await.map_err(GpuError::read)?;
-            w.gpu.write(&w.table, &planes::to_planes(table.ty, rows, &bytes));
-        }
+        let Step { table: on_device, scoring, .. } = w.step();
+        w.gpu.write(on_device, &table);
+        w.write_tokens(0, &ids).await?;
         self.decoder.place = Place::Each(live);
         if w.model.offload.is_some() {
             let mut rec = Recorder::new(w.gpu);
             self.decoder.pass_fetching(&mut rec, rows).await?;
-            self.decoder.step_tail(&mut rec, rows, live, vocab);
+            self.decoder.score_rows(&mut rec, scoring, 0, [live, rows], vocab, 1);
             return rec.submit();
         }
         let place = &mut self.recorded[live.ilog2() as usize];
         if place.is_none() {
             let mut rec = Recorder::lasting(w.gpu);
             self.decoder.pass(&mut rec, rows);
-            self.decoder.step_tail(&mut rec, rows, live, vocab);
+            self.decoder.score_rows(&mut rec, scoring, 0, [live, rows], vocab, 1);
             *place = Some(rec.keep());
         }
         let recording = place.as_ref().expect("recorded above");
@@ -140,14 +135,14 @@ impl<'a> Sequences<'a> {
     /// The likeliest token after each of the first `rows` rows of the last step, and the sum of the probabilities' exponentials.
     pub async fn likeliest(&self, rows: usize) -> Result<Vec<RowTop>, GpuError> {
         let w = self.decoder.w;
-        let words = w.gpu.read::<u32>(&w.step().likeliest, rows * top::words(1)).await?;
+        let words = w.gpu.read::<u32>(&w.step().scoring.results, rows * top::words(1)).await?;
         Ok(top::read(&words, 1))
     }
 
     /// The logits after each of the first `rows` rows of the last step, and the number of values of each row.
     pub async fn all_logits(&self, rows: usize) -> Result<(Vec<f32>, usize), GpuError> {
         let w = self.decoder.w;
-        let logits = &w.step().logits;
+        let logits = &w.step().scoring.logits;
         Ok((w.gpu.read(&logits.buffer, rows * logits.stride).await?, logits.stride))
     }
 }
@@ -155,17 +150,4 @@ impl<'a> Sequences<'a> {
 /// Rows of the products of a step of `live` rows.
 fn rows_of(gpu: &Gpu, live: usize) -> usize {
     if gpu.kernels().software_lanes().is_some() { live } else { STEP }
-}
-
-impl<'a> Decoder<'a> {
-    /// The logits after every row of a step, and the likeliest token of each.
-    fn step_tail(&self, rec: &mut Recorder<'a>, rows: usize, live: usize, vocab: usize) {
-        let (w, model, step) = (self.w, self.w.model, self.w.step());
-        let (y, x) = (step.logits.clone().into(), w.normed.clone().into());
-        linear::frozen(&mut self.long(rec, rows), &y, &x, model.head_matrix(), 1.0);
-        if let Some(softcap) = model.config().softcap {
-            cross_entropy::cap(rec, &step.logits, model.config().vocab, softcap, live);
-        }
-        top::forward(rec, &step.logits, vocab, &step.targets, &step.likeliest, 0, 1, live);
-    }
 }

@@ -1,9 +1,9 @@
 //! The buffers of a step, which adds a token to each of several sequences.
 
 use super::lengths::{buffer, rows};
+use super::scoring::Scoring;
 use crate::base::config::Config;
 use crate::gpu::{Gpu, GpuError};
-use crate::ops::Rows;
 use crate::ops::argmax::top;
 use crate::ops::cached_attention::EACH_ROWS;
 
@@ -14,11 +14,9 @@ pub const STEP: usize = EACH_ROWS;
 pub(super) struct Step {
     /// Number of sequences.
     pub count: usize,
-    pub table: wgpu::Buffer,     // tokens before each row, and its sequence [STEP, 2]
-    pub bounds: wgpu::Buffer,    // each token is a sample of its own [STEP, 2]
-    pub logits: Rows,            // [STEP, V]
-    pub targets: wgpu::Buffer,   // none [STEP]
-    pub likeliest: wgpu::Buffer, // [STEP, words]
+    pub table: wgpu::Buffer,  // tokens before each row, and its sequence [STEP, 2]
+    pub bounds: wgpu::Buffer, // each token is a sample of its own [STEP, 2]
+    pub scoring: Scoring,     // of STEP rows
 }
 
 impl Step {
@@ -29,9 +27,7 @@ impl Step {
             count,
             table: gpu.buffer("sequences of a step", 8 * STEP as u64)?,
             bounds: gpu.upload("bounds of a step", &bounds)?,
-            logits: Rows::new(gpu, "logits of a step", STEP, config.vocab)?,
-            targets: gpu.buffer("no targets", 4 * STEP as u64)?,
-            likeliest: gpu.buffer("likeliest of a step", (4 * STEP * top::words(1)) as u64)?,
+            scoring: Scoring::of_rows(gpu, config.vocab, [STEP; 2], 1)?,
         })
     }
 
@@ -43,7 +39,7 @@ impl Step {
 
     /// Bytes on the device.
     pub fn bytes(&self) -> u64 {
-        let small = [&self.table, &self.bounds, &self.targets, &self.likeliest];
-        self.logits.buffer.size() + small.iter().map(|b| b.size()).sum::<u64>()
+        let Scoring { logits, targets, results, .. } = &self.scoring;
+        [&self.table, &self.bounds, &logits.buffer, targets, results].iter().map(|b| b.size()).sum()
     }
 }

@@ -5,6 +5,7 @@ use super::lengths::Lengths;
 use super::sizes::Sizes;
 use super::step::{STEP, Step};
 use crate::base::config::{Config, Experts};
+use crate::base::formats::planes;
 use crate::base::gguf::source::now;
 use crate::gpu::{Gpu, GpuError, Staging};
 use crate::memory::{ExpertActs, ExpertScratch, LayerWidths};
@@ -162,9 +163,14 @@ impl<'a> Workspace<'a> {
         self.gpu
     }
 
-    /// Whether it is for several sequences.
-    pub fn is_for_sequences(&self) -> bool {
-        self.step.is_some()
+    /// Writes the inputs of a pass: tokens that follow `past` others, and their rows of the per-layer embeddings.
+    pub(super) async fn write_tokens(&self, past: u32, ids: &[u32]) -> Result<(), GpuError> {
+        self.gpu.write(&self.tokens, &[&[past], ids].concat());
+        if let Some(table) = self.model.base.tensor("per_layer_token_embd") {
+            let rows = self.model.base.read_rows(&table, ids).await.map_err(GpuError::read)?;
+            self.gpu.write(&self.table, &planes::to_planes(table.ty, ids.len(), &rows));
+        }
+        Ok(())
     }
 
     /// The buffers of a step of several sequences.

@@ -80,7 +80,7 @@ impl Cache {
 /// The sequence of a row of a step that belongs to none. Twin of the constant in shaders/common/steps.wgsl.
 pub const NO_SEQUENCE: u32 = u32::MAX;
 
-/// Where the tokens of a pass belong.
+/// The sequences of a pass's tokens.
 #[derive(Clone, Copy)]
 pub enum Past<'a> {
     /// They follow each other behind as many tokens as this buffer says, u32 `[1]`.
