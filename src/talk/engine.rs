@@ -41,8 +41,6 @@ pub(super) enum Heard {
     /// Its prompt was read.
     Prompt,
     Token(Chosen),
-    /// It is over.
-    Failed(GenerateError),
 }
 
 /// The sequences.
@@ -98,7 +96,8 @@ impl<'a> Engine<'a> {
         self.waiting.is_empty() && self.running.is_empty()
     }
 
-    /// Gives free places to waiting sequences, and generates one token of each that runs. `hear` may end a sequence.
+    /// Gives free places to waiting sequences, and generates one token of each that runs. `hear` may end a sequence. An error ends those whose
+    /// logits are not finite.
     pub async fn advance(
         &mut self,
         hear: &mut impl FnMut(usize, Heard) -> ControlFlow<()>,
@@ -114,11 +113,11 @@ impl<'a> Engine<'a> {
         self.sequences.step(&tokens, vocab).await?;
         let likeliest = self.sequences.likeliest(tokens.len()).await?;
         let reads = self.running.iter().any(|one| !one.is_greedy());
-        let (mut logits, stride) =
+        let (logits, stride) =
             if reads { self.sequences.all_logits(tokens.len()).await? } else { (Vec::new(), 1) };
-        let rows: Vec<&mut [f32]> = match reads {
-            true => logits.chunks_exact_mut(stride).map(|row| &mut row[..vocab]).collect(),
-            false => likeliest.iter().map(|_| &mut [][..]).collect(),
+        let rows: Vec<&[f32]> = match reads {
+            true => logits.chunks_exact(stride).map(|row| &row[..vocab]).collect(),
+            false => vec![&[]; likeliest.len()],
         };
         let work: Vec<_> = self.running.iter_mut().zip(rows).zip(&likeliest).collect();
         // Drawing from many logits takes longer than a step.
@@ -128,8 +127,7 @@ impl<'a> Engine<'a> {
         let work = work.into_iter();
         let chosen: Vec<Option<Chosen>> =
             work.map(|((one, row), likeliest)| one.choose_of_step(row, likeliest)).collect();
-        self.hear_each(0, chosen, hear);
-        Ok(())
+        self.hear_each(0, chosen, hear)
     }
 
     /// Reads the first waiting prompt, once for all sequences that wait with it, as far as there are places.
@@ -163,13 +161,12 @@ impl<'a> Engine<'a> {
         for ((of, job), &place) in all.into_iter().zip(places.iter().rev()) {
             let sampler = Sampler::new(job.sampling, &job.prompt);
             let mut one = Running { of, place, job, sampler, generated: 0, last: 0 };
-            chosen.push(one.choose(&mut logits.clone()));
+            chosen.push(one.choose(&logits));
             self.running.push(one);
             // Whoever ends it hears of its first token, too.
             let _ = hear(of, Heard::Prompt);
         }
-        self.hear_each(from, chosen, hear);
-        Ok(())
+        self.hear_each(from, chosen, hear)
     }
 
     /// Tells of the tokens of the sequences from `from` on, and lets those go that end.
@@ -178,12 +175,13 @@ impl<'a> Engine<'a> {
         from: usize,
         chosen: Vec<Option<Chosen>>,
         hear: &mut impl FnMut(usize, Heard) -> ControlFlow<()>,
-    ) {
+    ) -> Result<(), GenerateError> {
+        let mut failed = None;
         let rest = self.running.split_off(from);
         for (mut one, chosen) in rest.into_iter().zip(chosen) {
             let tokens = self.sequences.len(one.place);
             let Some(mut chosen) = chosen else {
-                let _ = hear(one.of, Heard::Failed(GenerateError::NotFinite { tokens }));
+                failed.get_or_insert(GenerateError::NotFinite { tokens });
                 self.free.push(one.place);
                 continue;
             };
@@ -201,6 +199,7 @@ impl<'a> Engine<'a> {
                 false => self.running.push(one),
             }
         }
+        failed.map_or(Ok(()), Err)
     }
 }
 
@@ -211,7 +210,7 @@ impl Running {
     }
 
     /// The next token by a row of a step. `None` if its logits are not finite.
-    fn choose_of_step(&mut self, logits: &mut [f32], likeliest: &RowTop) -> Option<Chosen> {
+    fn choose_of_step(&mut self, logits: &[f32], likeliest: &RowTop) -> Option<Chosen> {
         if !self.is_greedy() {
             return self.choose(logits);
         }
@@ -221,13 +220,12 @@ impl Running {
         is_sound.then_some(Chosen { id, logprob: logprob as f32, score: None, finish: None })
     }
 
-    /// The next token by logits, which it changes. `None` if they are not finite.
-    fn choose(&mut self, logits: &mut [f32]) -> Option<Chosen> {
-        let plain = logits.to_vec();
-        let id = self.sampler.next(logits)?;
-        let logprob = tempered(&plain, id, self.job.sampling.temperature)?;
+    /// The next token by logits. `None` if they are not finite.
+    fn choose(&mut self, logits: &[f32]) -> Option<Chosen> {
+        let id = self.sampler.next(&mut logits.to_vec())?;
+        let logprob = tempered(logits, id, self.job.sampling.temperature)?;
         let score = match self.job.top {
-            Some(top) => Some(Score::of(&plain, id, top.min(MAX_TOP))?),
+            Some(top) => Some(Score::of(logits, id, top.min(MAX_TOP))?),
             None => None,
         };
         Some(Chosen { id, logprob, score, finish: None })

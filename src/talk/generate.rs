@@ -9,13 +9,12 @@ use crate::gpu::{Gpu, GpuError};
 use crate::model::Model;
 pub use crate::model::decode::CHUNK;
 use crate::model::decode::{Decoder, Lengths, Scoring, Workspace};
-use crate::talk::completion::{Completion, Request};
 pub use crate::talk::error::GenerateError;
 use crate::talk::error::check;
 use crate::talk::reply::Draft;
 pub use crate::talk::reply::{Event, Finish, Options, Reply};
 use crate::talk::sampling::{Sampler, Sampling};
-use crate::talk::scores::{MAX_TOP, Score, tempered};
+use crate::talk::scores::{MAX_TOP, Score};
 
 /// A conversation with the base, with or without an adapter. The common prefix of two prompts stays in the cache.
 pub struct Generator<'a> {
@@ -92,50 +91,6 @@ impl<'a> Generator<'a> {
             }
         }
         Ok(draft.finish(&mut hear))
-    }
-
-    /// One completion for [`rollouts`](crate::talk::rollouts::Batch); `chosen` hears every token, and may cancel.
-    pub(super) async fn complete(
-        &mut self,
-        request: &Request,
-        mut chosen: impl FnMut(u32) -> ControlFlow<()>,
-    ) -> Result<Completion, GenerateError> {
-        let Request { prompt, sampling, max_new_tokens } = request;
-        let mut done = Completion { ids: Vec::new(), logprobs: Vec::new(), finish: Finish::Length };
-        self.keep_common(prompt)?;
-        if *max_new_tokens == 0
-            || self.read_prompt(prompt, &mut |_| ControlFlow::Continue(())).await?.is_break()
-        {
-            return Ok(done);
-        }
-        let mut sampler = Sampler::new(*sampling, prompt);
-        let mut next = prompt[self.ids.len()..].to_vec();
-        while done.ids.len() < *max_new_tokens {
-            let tokens = self.ids.len() + next.len();
-            if tokens > self.workspace.lengths().context {
-                done.finish = Finish::Context;
-                break;
-            }
-            let mut logits = self.decoder.logits(&next).await?;
-            logits.truncate(self.tokenizer.vocab_size());
-            self.ids.append(&mut next);
-            let plain = logits.clone();
-            let id = sampler.next(&mut logits).ok_or(GenerateError::NotFinite { tokens })?;
-            let logprob = tempered(&plain, id, sampling.temperature);
-            done.ids.push(id);
-            done.logprobs.push(logprob.ok_or(GenerateError::NotFinite { tokens })?);
-            next.push(id);
-            if self.tokenizer.eos().contains(&id) {
-                done.finish = Finish::Stop;
-            }
-            if chosen(id).is_break() {
-                done.finish = Finish::Cancelled;
-            }
-            if done.finish != Finish::Length {
-                break;
-            }
-        }
-        Ok(done)
     }
 
     /// The scores of the tokens of `prompt` but the first, with up to `top` of the likeliest tokens beside each. Forgets the
