@@ -29,21 +29,14 @@ const PROFILED: usize = 8;
 pub fn run(args: &BenchArgs, tokens: usize) -> Result<()> {
     let base = random::open_base(&args.base)?;
     check_sequence(&base, args.sequence)?;
-    let context = args.sequence + WARM_UP + tokens + PROFILED + 1;
-    let longest = base.config().context_length;
-    if tokens == 0 || context > longest {
-        let most = (longest + tokens).saturating_sub(context);
-        bail!("--decode {tokens}: expected 1 to {most} tokens after a prompt of {}", args.sequence);
-    }
+    let context = context(args, &base, tokens, WARM_UP + PROFILED + 1)?;
     let (adapter, origin) = adapter(args, &base)?;
     let gpu = args.open_gpu(Place::ALONE)?;
     let bar = output::spinner("loading the weights");
     let model = block_on(Model::stream(&gpu, &base, context, |_| ()))?;
     bar.set_message("timing replies");
     let workspace = Workspace::new(&gpu, &model, Lengths { context, chunk: CHUNK }, adapter.rank)?;
-    let mut random = ChaCha8Rng::seed_from_u64(0);
-    let vocab = base.config().vocab as u32;
-    let prompt: Vec<u32> = (0..args.sequence).map(|_| random.random_range(0..vocab)).collect();
+    let prompt = prompt(args, &base);
     let decoders = [Decoder::new(&workspace, None)?, Decoder::new(&workspace, Some(&adapter))?];
     let speeds = speeds(&gpu, &workspace, decoders, &prompt, tokens)?;
     bar.finish_and_clear();
@@ -63,6 +56,24 @@ pub fn run(args: &BenchArgs, tokens: usize) -> Result<()> {
         results.print();
     }
     Ok(())
+}
+
+/// The tokens of a sequence: the prompt, `tokens` that are timed, and `others`. Fails if the base's context has no room for them.
+pub(super) fn context(args: &BenchArgs, base: &Base, tokens: usize, others: usize) -> Result<usize> {
+    let context = args.sequence + tokens + others;
+    let longest = base.config().context_length;
+    if tokens == 0 || context > longest {
+        let most = (longest + tokens).saturating_sub(context);
+        bail!("--decode {tokens}: expected 1 to {most} tokens after a prompt of {}", args.sequence);
+    }
+    Ok(context)
+}
+
+/// A prompt of random tokens.
+pub(super) fn prompt(args: &BenchArgs, base: &Base) -> Vec<u32> {
+    let mut random = ChaCha8Rng::seed_from_u64(0);
+    let vocab = base.config().vocab as u32;
+    (0..args.sequence).map(|_| random.random_range(0..vocab)).collect()
 }
 
 /// The adapter and a description of it.

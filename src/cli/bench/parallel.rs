@@ -4,8 +4,6 @@ use std::time::Instant;
 
 use anyhow::{Result, bail};
 use pollster::block_on;
-use rand::{RngExt, SeedableRng};
-use rand_chacha::ChaCha8Rng;
 use rullama_train::adapter::lora::Adapter;
 use rullama_train::gpu::Place;
 use rullama_train::model::Model;
@@ -13,7 +11,7 @@ use rullama_train::model::decode::{Lengths, Sequences, Workspace};
 use rullama_train::talk::generate::CHUNK;
 use serde_json::json;
 
-use super::decode::{WARM_UP, adapter};
+use super::decode::{WARM_UP, adapter, context, prompt};
 use super::{BenchArgs, check_sequence, random};
 use crate::cli::output::{self, line};
 
@@ -28,12 +26,7 @@ struct Speed {
 pub fn run(args: &BenchArgs, tokens: usize, count: usize) -> Result<()> {
     let base = random::open_base(&args.base)?;
     check_sequence(&base, args.sequence)?;
-    let context = args.sequence + WARM_UP + tokens;
-    let longest = base.config().context_length;
-    if tokens == 0 || context > longest {
-        let most = (longest + tokens).saturating_sub(context);
-        bail!("--decode {tokens}: expected 1 to {most} tokens after a prompt of {}", args.sequence);
-    }
+    let context = context(args, &base, tokens, WARM_UP)?;
     let (adapter, origin) = adapter(args, &base)?;
     let gpu = args.open_gpu(Place::ALONE)?;
     let bar = output::spinner("loading the weights");
@@ -41,9 +34,7 @@ pub fn run(args: &BenchArgs, tokens: usize, count: usize) -> Result<()> {
     bar.set_message("timing replies");
     let lengths = Lengths { context, chunk: CHUNK };
     let workspace = block_on(Workspace::for_sequences(&gpu, &model, lengths, adapter.rank, count))?;
-    let mut random = ChaCha8Rng::seed_from_u64(0);
-    let vocab = base.config().vocab as u32;
-    let prompt: Vec<u32> = (0..args.sequence).map(|_| random.random_range(0..vocab)).collect();
+    let prompt = prompt(args, &base);
     let speed = |adapter: Option<&Adapter>| speed(&workspace, adapter, &prompt, tokens);
     let speeds = [speed(None)?, speed(Some(&adapter))?];
     bar.finish_and_clear();
@@ -82,8 +73,7 @@ pub fn run(args: &BenchArgs, tokens: usize, count: usize) -> Result<()> {
 
 fn speed(workspace: &Workspace, adapter: Option<&Adapter>, prompt: &[u32], tokens: usize) -> Result<Speed> {
     let mut sequences = Sequences::new(workspace, adapter)?;
-    let chunks: Vec<&[u32]> = prompt.chunks(CHUNK).collect();
-    for chunk in chunks {
+    for chunk in prompt.chunks(CHUNK) {
         block_on(sequences.append(0, chunk))?;
     }
     let others: Vec<usize> = (1..sequences.count()).collect();
