@@ -9,7 +9,6 @@ use clap::Args;
 use pollster::block_on;
 use rullama_train::run::OpenBase;
 use rullama_train::talk::conversation::Conversation;
-use rullama_train::talk::ending::Ending;
 use rullama_train::talk::generate::{Event, Finish, Generator};
 use rullama_train::talk::scores::MAX_TOP;
 use serde_json::json;
@@ -96,15 +95,13 @@ pub fn run(args: &GenerateArgs) -> Result<()> {
         }
         let prompt_seconds = first.unwrap_or_default().as_secs_f64();
         let decode_seconds = started.elapsed().as_secs_f64() - prompt_seconds;
-        let mut object = json!({
-            "prompt": prompt, "text": reply.text, "finish_reason": tokens::finish_reason(reply.finish), "ending": Ending::of(&reply),
-            "prompt_tokens": reply.prompt_tokens, "completion_tokens": reply.ids.len(), "prompt_ids": ids, "ids": reply.ids,
-            "first_token_seconds": prompt_seconds,
-            "tokens_per_second": reply.ids.len().saturating_sub(1) as f64 / decode_seconds.max(1e-9),
-        });
+        let mut object = json!({ "prompt": prompt });
+        tokens::add_reply(&mut object, ids, &reply);
+        object["first_token_seconds"] = json!(prompt_seconds);
+        object["tokens_per_second"] =
+            json!(reply.ids.len().saturating_sub(1) as f64 / decode_seconds.max(1e-9));
         if options.logprobs.is_some() {
-            let scores = reply.scores.iter().map(|score| tokens::with_ids(&loaded.frozen.tokenizer, score));
-            object["logprobs"] = scores.collect();
+            tokens::add_scores(&mut object, &loaded.frozen.tokenizer, &reply);
         }
         output::text(object);
     }

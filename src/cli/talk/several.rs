@@ -5,11 +5,10 @@ use std::ops::ControlFlow;
 use anyhow::Result;
 use pollster::block_on;
 use rullama_train::model::Model;
-use rullama_train::talk::ending::Ending;
 use rullama_train::talk::generate::{Options, Reply};
 use rullama_train::talk::replies::Replies;
 use rullama_train::talk::sampling::Sampling;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{Loaded, note_if_cut, print_piece, tokens};
 
@@ -46,8 +45,9 @@ pub fn run(
             printed += 1;
             let flow = match json {
                 true => {
-                    let text = object(loaded, &prompts[prompt], &ids[prompt], number, &own[number], &reply);
-                    print_piece(&format!("{text}\n"))
+                    let object =
+                        object(loaded, &prompts[prompt], &ids[prompt], (number, &own[number]), &reply);
+                    print_piece(&format!("{object}\n"))
                 }
                 false => {
                     let flow = print_piece(&format!("--- {} of {n}\n{}\n", number + 1, reply.text));
@@ -70,18 +70,13 @@ fn object(
     loaded: &Loaded,
     prompt: &str,
     ids: &[u32],
-    number: usize,
-    options: &Options,
+    (number, options): (usize, &Options),
     reply: &Reply,
-) -> serde_json::Value {
-    let mut object = json!({
-        "prompt": prompt, "reply": number, "seed": options.sampling.seed, "text": reply.text,
-        "finish_reason": tokens::finish_reason(reply.finish), "ending": Ending::of(reply), "prompt_tokens": reply.prompt_tokens,
-        "completion_tokens": reply.ids.len(), "prompt_ids": ids, "ids": reply.ids,
-    });
+) -> Value {
+    let mut object = json!({ "prompt": prompt, "reply": number, "seed": options.sampling.seed });
+    tokens::add_reply(&mut object, ids, reply);
     if options.logprobs.is_some() {
-        let scores = reply.scores.iter().map(|score| tokens::with_ids(&loaded.frozen.tokenizer, score));
-        object["logprobs"] = scores.collect();
+        tokens::add_scores(&mut object, &loaded.frozen.tokenizer, reply);
     }
     object
 }

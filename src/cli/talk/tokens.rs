@@ -1,7 +1,8 @@
 //! Tokens as text and as JSON.
 
 use rullama_train::data::tokenizer::Tokenizer;
-use rullama_train::talk::generate::Finish;
+use rullama_train::talk::ending::Ending;
+use rullama_train::talk::generate::{Finish, Reply};
 use rullama_train::talk::scores::Score;
 use serde_json::{Value, json};
 
@@ -42,4 +43,20 @@ pub fn finish_reason(finish: Finish) -> &'static str {
         Finish::Stop | Finish::Cancelled => "stop",
         Finish::Length | Finish::Context => "length",
     }
+}
+
+/// Adds a reply to the prompt `ids` to an object for `--json`.
+pub fn add_reply(object: &mut Value, ids: &[u32], reply: &Reply) {
+    object["text"] = json!(reply.text);
+    object["finish_reason"] = json!(finish_reason(reply.finish));
+    object["ending"] = json!(Ending::of(reply));
+    object["prompt_tokens"] = json!(reply.prompt_tokens);
+    object["completion_tokens"] = json!(reply.ids.len());
+    object["prompt_ids"] = json!(ids);
+    object["ids"] = json!(reply.ids);
+}
+
+/// Adds the scores of a reply's tokens to it.
+pub fn add_scores(object: &mut Value, tokenizer: &Tokenizer, reply: &Reply) {
+    object["logprobs"] = reply.scores.iter().map(|score| with_ids(tokenizer, score)).collect();
 }
