@@ -38,7 +38,7 @@ fn earlier(t: u32, n: u32, c4: u32) -> vec4<f32> {
     return vec4<f32>();
 }
 
-// Where x of token `p` of a sequence lies. The rows of a sequence begin at a multiple of 256 bytes.
+// Place of x of token `p` of a sequence. The rows of a sequence begin at a multiple of 256 bytes.
 fn history_at(sequence: u32, p: u32, c4: u32) -> u32 {
     return sequence * ((4u * channels4() + 15u) / 16u * 16u) + p % 4u * channels4() + c4;
 }

@@ -46,7 +46,7 @@ impl PreparedRun {
                     .into(),
             ));
         }
-        // What learns to continue plain text is asked to do that.
+        // A model that learns plain text is asked to continue the prompts as they stand.
         let plain = recipe.data.format == DataFormat::Text;
         let render = |text: &String| {
             let ids = match plain {
