@@ -91,8 +91,8 @@ pub fn write_planes(ty: GgmlType, rows: usize, bytes: &[u8], place: &mut [MaybeU
 
 /// Bytes that a thread copies at a time.
 const COPIED: usize = 1 << 20;
-/// Rows whose blocks a thread reads at a time: they stay in its cache while it writes one slice after the other.
-const STRETCH: usize = 64;
+/// Rows whose blocks a thread reads at a time, column by column: their cache lines and pages stay at hand.
+const STRETCH: usize = 32;
 
 /// Writes the planes of a matrix one after the other.
 pub(super) struct Writer<'a> {
@@ -119,24 +119,29 @@ impl Writer<'_> {
         let across = blocks.len() / rows;
         let rest = &mut self.rest;
         let out = rest.split_off_mut(..P * blocks.len() * N).expect("the planes are as large as the blocks");
-        let mut stretches = Vec::new();
-        for (column, out) in out.chunks_mut(P * rows * N).enumerate() {
+        let mut columns = Vec::with_capacity(across);
+        for out in out.chunks_mut(P * rows * N) {
             let mut slices = out.chunks_mut(rows * N).map(|slice| slice.chunks_mut(STRETCH * N));
-            let mut slices: [_; P] = std::array::from_fn(|_| slices.next().expect("one slice per piece"));
-            for first in (0..rows).step_by(STRETCH) {
-                let places = slices.each_mut().map(|slice| slice.next().expect("one per stretch"));
-                stretches.push((column, first, places));
-            }
+            columns.push([(); P].map(|()| slices.next().expect("one slice per piece")));
         }
-        stretches.into_par_iter().for_each(|(column, first, mut places)| {
+        let mut next = || -> Vec<[_; P]> {
+            let columns = columns.iter_mut();
+            columns
+                .map(|slices| slices.each_mut().map(|slice| slice.next().expect("one per stretch")))
+                .collect()
+        };
+        let stretches: Vec<_> =
+            blocks.chunks(STRETCH * across.max(1)).map(|blocks| (blocks, next())).collect();
+        stretches.into_par_iter().for_each(|(blocks, columns)| {
             let mut read = [[[0; N]; P]; STRETCH];
-            let count = STRETCH.min(rows - first);
-            for (row, read) in read[..count].iter_mut().enumerate() {
-                pieces(&blocks[(first + row) * across + column], read);
-            }
-            for (slice, place) in places.iter_mut().enumerate() {
-                for (place, read) in place.as_chunks_mut::<N>().0.iter_mut().zip(&read) {
-                    *place = read[slice].map(MaybeUninit::new);
+            for (column, mut places) in columns.into_iter().enumerate() {
+                for (block, read) in blocks[column..].iter().step_by(across).zip(&mut read) {
+                    pieces(block, read);
+                }
+                for (slice, place) in places.iter_mut().enumerate() {
+                    for (place, read) in place.as_chunks_mut::<N>().0.iter_mut().zip(&read) {
+                        *place = read[slice].map(MaybeUninit::new);
+                    }
                 }
             }
         });
@@ -145,26 +150,50 @@ impl Writer<'_> {
 
 /// The nibbles of the slices of a block in which 32 bytes hold two slices.
 pub(super) fn pairs_of_nibbles(qs: &[u8; 128]) -> [[u8; 16]; 8] {
-    std::array::from_fn(|slice| nibbles(&qs[slice / 2 * 32..], slice % 2))
+    let (runs, _) = qs.as_chunks::<32>();
+    std::array::from_fn(|slice| nibbles(&runs[slice / 2], slice % 2))
 }
 
 /// The pairs of bits of the slices of a block in which 32 bytes hold four slices.
 pub(super) fn pairs_of_bits(qs: &[u8; 64]) -> [[u8; 8]; 8] {
-    std::array::from_fn(|slice| bit_pairs(&qs[slice / 4 * 32..], slice % 4))
+    let (runs, _) = qs.as_chunks::<32>();
+    std::array::from_fn(|slice| bit_pairs(&runs[slice / 4], slice % 4))
+}
+
+/// Bit `slice` of each of 32 bytes, for all eight slices of a block.
+pub(super) fn high_bits(bytes: &[u8; 32]) -> [[u8; 4]; 8] {
+    let eights = bytes.as_chunks::<8>().0.iter().map(|eight| u64::from_le_bytes(*eight));
+    let mut bits = [0; 8];
+    for (i, eight) in eights.enumerate() {
+        for (slice, bits) in bits.iter_mut().enumerate() {
+            // The product moves the lowest bit of byte k to bit 56 + k.
+            let gathered = (eight >> slice & 0x0101_0101_0101_0101).wrapping_mul(0x0102_0408_1020_4080) >> 56;
+            *bits |= (gathered as u32) << (8 * i);
+        }
+    }
+    bits.map(pair_bits)
 }
 
 /// Bits `2·run` and `2·run + 1` of 32 bytes.
-fn bit_pairs(bytes: &[u8], run: usize) -> [u8; 8] {
-    let word = |half: usize| {
-        let place = |i: usize| u32::from(bytes[16 * half + i] >> (2 * run) & 3) << (i / 2 * 2 + i % 2 * 16);
-        (0..16).map(place).sum::<u32>()
-    };
-    (u64::from(word(0)) | u64::from(word(1)) << 32).to_le_bytes()
+fn bit_pairs(bytes: &[u8; 32], run: usize) -> [u8; 8] {
+    let mut words = [0; 8];
+    for (word, sixteen) in words.as_chunks_mut::<4>().0.iter_mut().zip(bytes.as_chunks::<16>().0) {
+        let sixteen = u128::from_le_bytes(*sixteen) >> (2 * run);
+        let [even, odd] = [sixteen, sixteen >> 8].map(|x| {
+            // Two bits in each sixteen: two of them into four bits, two of those into a byte, two of those into the lowest sixteen.
+            let x = x & 0x0003_0003_0003_0003_0003_0003_0003_0003;
+            let x = (x | x >> 14) & 0x0000_000f_0000_000f_0000_000f_0000_000f;
+            let x = (x | x >> 28) & 0x0000_0000_0000_00ff_0000_0000_0000_00ff;
+            (x | x >> 56) as u16
+        });
+        *word = (u32::from(even) | u32::from(odd) << 16).to_le_bytes();
+    }
+    words
 }
 
 /// The low (`high` is 0) or high nibbles of 32 bytes.
-pub(super) fn nibbles(bytes: &[u8], high: usize) -> [u8; 16] {
-    pair_nibbles(&std::array::from_fn(|i| bytes[i] >> (4 * high) & 15))
+pub(super) fn nibbles(bytes: &[u8; 32], high: usize) -> [u8; 16] {
+    pair_nibbles(&bytes.map(|byte| byte >> (4 * high) & 15))
 }
 
 /// The low nibbles of 16 bytes, then their high nibbles, as one byte each.
@@ -190,6 +219,12 @@ pub(super) fn pair_nibbles(values: &[u8; 32]) -> [u8; 16] {
 
 /// 32 high bits in the order of the layout.
 pub(super) fn pair_bits(bits: u32) -> [u8; 4] {
-    let place = |i: u32| (bits >> i & 1) << (i / 2 + i % 2 * 16);
-    (0..32).map(place).sum::<u32>().to_le_bytes()
+    let [even, odd] = [bits, bits >> 1].map(|x| {
+        let x = x & 0x5555_5555;
+        let x = (x | x >> 1) & 0x3333_3333;
+        let x = (x | x >> 2) & 0x0f0f_0f0f;
+        let x = (x | x >> 4) & 0x00ff_00ff;
+        (x | x >> 8) & 0xffff
+    });
+    (even | odd << 16).to_le_bytes()
 }

@@ -2,7 +2,7 @@
 
 use bytemuck::{Pod, Zeroable, cast_slice};
 
-use super::planes::{pair_bits, pairs_of_bits};
+use super::planes::{high_bits, pairs_of_bits};
 use super::{Format, GgmlType, Plane, Scales, each, f32_of};
 
 /// Q3_K block. Source: ggml-common.h.
@@ -38,11 +38,7 @@ pub(super) static FORMAT: Format = Format {
             let scales = six_bits(&b.scales);
             *low = std::array::from_fn(|slice| scales[2 * slice] & 15 | (scales[2 * slice + 1] & 15) << 4);
         });
-        out.plane(blocks, |b, slices: &mut [_; 8]| {
-            *slices = std::array::from_fn(|slice| {
-                pair_bits((0..32).fold(0, |bits, l| bits | u32::from(b.hmask[l] >> slice & 1) << l))
-            });
-        });
+        out.plane(blocks, |b, slices: &mut [_; 8]| *slices = high_bits(&b.hmask));
         out.plane(blocks, |b, [high]: &mut [[u8; 4]; 1]| {
             let scales = six_bits(&b.scales);
             let two =

@@ -3,7 +3,7 @@
 use bytemuck::{Pod, Zeroable, cast_slice};
 
 use super::k_scales::{header_of, scale_min};
-use super::planes::{pair_bits, pairs_of_nibbles};
+use super::planes::{high_bits, pairs_of_nibbles};
 use super::{Format, GgmlType, Plane, Scales, each, f32_of};
 
 /// Q5_K block. Source: ggml-common.h.
@@ -31,12 +31,7 @@ pub(super) static FORMAT: Format = Format {
         let blocks: &[BlockQ5K] = cast_slice(bytes);
         out.plane(blocks, |b, slices: &mut [_; 8]| *slices = pairs_of_nibbles(&b.qs));
         out.plane(blocks, |b, [header]| *header = header_of(b.d, b.dmin, b.scales));
-        out.plane(blocks, |b, slices: &mut [[u8; 4]; 8]| {
-            *slices = std::array::from_fn(|slice| {
-                let bits = b.qh.iter().enumerate().map(|(i, byte)| u32::from(byte >> slice & 1) << i);
-                pair_bits(bits.sum())
-            });
-        });
+        out.plane(blocks, |b, slices: &mut [_; 8]| *slices = high_bits(&b.qh));
     },
 };
 

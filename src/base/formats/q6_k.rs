@@ -33,8 +33,8 @@ pub(super) static FORMAT: Format = Format {
     write: |out, bytes| {
         let blocks: &[BlockQ6K] = cast_slice(bytes);
         out.plane(blocks, |b, slices: &mut [_; 8]| {
-            *slices =
-                std::array::from_fn(|slice| nibbles(&b.ql[slice / 4 * 64 + slice % 2 * 32..], slice % 4 / 2));
+            let (runs, _) = b.ql.as_chunks::<32>();
+            *slices = std::array::from_fn(|slice| nibbles(&runs[slice / 4 * 2 + slice % 2], slice % 4 / 2));
         });
         out.plane(blocks, |b, [scales]| *scales = b.scales.map(i8::cast_unsigned));
         out.plane(blocks, |b, slices: &mut [_; 8]| *slices = pairs_of_bits(&b.qh));
