@@ -103,10 +103,7 @@ impl Gpu {
             wgpu::BufferSize::new(size).and_then(|size| self.queue.write_buffer_with(&buffer, 0, size));
         // Without a view, the device has reported the reason.
         if let Some(mut view) = on_the_way {
-            let mut place = view.slice(..);
-            let (start, len) = (place.as_raw_element_ptr(), place.len());
-            // SAFETY: only the view refers to these bytes while it is borrowed, and uninitialized bytes are not read.
-            fill(unsafe { std::slice::from_raw_parts_mut(start.as_ptr().cast(), len) });
+            write_all(view.slice(..), fill);
         }
         Ok(buffer)
     }
@@ -198,4 +195,11 @@ impl Gpu {
         }
         Ok(())
     }
+}
+
+/// Lets `fill` write every byte of `place`.
+pub(super) fn write_all(mut place: wgpu::WriteOnly<'_, [u8]>, fill: impl FnOnce(&mut [MaybeUninit<u8>])) {
+    let (start, len) = (place.as_raw_element_ptr(), place.len());
+    // SAFETY: only `place` refers to these bytes, and uninitialized bytes are not read.
+    fill(unsafe { std::slice::from_raw_parts_mut(start.as_ptr().cast(), len) });
 }

@@ -2,7 +2,7 @@
 
 use rayon::prelude::*;
 
-use super::{Gpu, GpuError, HostBuffer, Staging, Submission, Upload};
+use super::{Gpu, GpuError, Staging, Submission, Upload};
 
 /// Bytes that are staged at a time. Two such pieces are on their way: one is copied by the device, the other by the host.
 const PIECE: usize = 16 << 20;
@@ -62,11 +62,6 @@ impl Gpu {
         }
         *self.kept.reads.lock().expect("lock is not poisoned") = kept;
         Ok(())
-    }
-
-    /// Overwrites the start of `host` with `bytes`, a multiple of 4, before the next submission runs.
-    pub async fn write_host(&self, host: &HostBuffer, bytes: &[u8]) -> Result<(), GpuError> {
-        self.write_from(&host.buffer, bytes).await
     }
 
     /// Overwrites the start of `buffer` with `values`, whose bytes are a multiple of 4, before the next submission runs.

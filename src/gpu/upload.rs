@@ -1,10 +1,12 @@
 //! Staging memory of a fixed size that the device copies from many times; `write_buffer` would allocate new memory each time.
 
+use std::mem::MaybeUninit;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rayon::prelude::*;
 
+use super::buffers::write_all;
 use super::{Gpu, GpuError};
 
 /// A submission, which can be waited for.
@@ -62,13 +64,41 @@ impl Gpu {
     /// # Panics
     /// Unless [`Gpu::has_host_buffers`].
     pub fn host_buffer(&self, label: &str, bytes: u64) -> Result<HostBuffer, GpuError> {
+        self.new_host_buffer(label, bytes, false)
+    }
+
+    /// A [`Gpu::host_buffer`] whose bytes `fill` writes: all of them, and it reads none.
+    ///
+    /// # Panics
+    /// As [`Gpu::host_buffer`].
+    pub fn filled_host_buffer(
+        &self,
+        label: &str,
+        bytes: u64,
+        fill: impl FnOnce(&mut [MaybeUninit<u8>]),
+    ) -> Result<HostBuffer, GpuError> {
+        let host = self.new_host_buffer(label, bytes, true)?;
+        let mut view = host.buffer.slice(..).get_mapped_range_mut().map_err(|e| self.reason(e))?;
+        write_all(view.slice(..), fill);
+        drop(view);
+        host.buffer.unmap();
+        self.check()?;
+        Ok(host)
+    }
+
+    fn new_host_buffer(
+        &self,
+        label: &str,
+        bytes: u64,
+        mapped_at_creation: bool,
+    ) -> Result<HostBuffer, GpuError> {
         assert!(self.has_host_buffers(), "only devices with this feature copy to and from host memory");
         self.check_size(label, bytes)?;
         // Memory that the host writes may be the device's own; memory that it reads is the host's.
         let usage =
             wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST;
         let descriptor =
-            wgpu::BufferDescriptor { label: Some(label), size: bytes, usage, mapped_at_creation: false };
+            wgpu::BufferDescriptor { label: Some(label), size: bytes, usage, mapped_at_creation };
         self.on_host.fetch_add(bytes, Ordering::Relaxed);
         Ok(HostBuffer { buffer: self.device.create_buffer(&descriptor), all: self.on_host.clone() })
     }

@@ -426,20 +426,18 @@ pub(super) async fn content<'b>(
         return Ok(Content::Resident(host));
     }
     let (count, range) = (rows.len(), matrix.rows(rows.clone()).range);
-    let bytes = match base.read_in_order(matrix, rows).await.map_err(GpuError::read)? {
-        Cow::Borrowed(bytes) => planes::to_planes(matrix.ty, count, bytes),
-        Cow::Owned(bytes) => Cow::Owned(planes::to_planes(matrix.ty, count, &bytes).into_owned()),
-    };
-    let is_copied = is_resident || matches!(bytes, Cow::Owned(_));
-    let content = match is_resident {
-        true => {
-            let host = gpu.host_buffer(matrix.name, size)?;
-            gpu.write_host(&host, &bytes).await?;
-            Content::Resident(host)
+    let bytes = base.read_in_order(matrix, rows).await.map_err(GpuError::read)?;
+    let content = match (is_resident, bytes) {
+        (true, bytes) => {
+            let write = |place: &mut [_]| planes::write_planes(matrix.ty, count, &bytes, place);
+            Content::Resident(gpu.filled_host_buffer(matrix.name, size, write)?)
         }
-        false => Content::Bytes(bytes),
+        (false, Cow::Borrowed(bytes)) => Content::Bytes(planes::to_planes(matrix.ty, count, bytes)),
+        (false, Cow::Owned(bytes)) => {
+            Content::Bytes(Cow::Owned(planes::to_planes(matrix.ty, count, &bytes).into_owned()))
+        }
     };
-    if is_copied {
+    if !matches!(content, Content::Bytes(Cow::Borrowed(_))) {
         base.gguf().release(range); // the file's copy is not read again
     }
     Ok(content)

@@ -57,7 +57,8 @@ impl BufferData {
         } else {
             device(state, bytes)
         };
-        let initial = (desc.mapped_at_creation && !mappable).then(|| vec![0; bytes].into_boxed_slice());
+        let is_pinned = matches!(memory, Memory::Pinned(_));
+        let initial = (desc.mapped_at_creation && !is_pinned).then(|| vec![0; bytes].into_boxed_slice());
         BufferData {
             state: state.clone(),
             memory,
