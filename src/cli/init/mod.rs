@@ -16,6 +16,7 @@ use rullama_train::run::draft::{self, Fit};
 use serde_json::json;
 
 use super::inspect::{print_first_sample, read_samples};
+use super::setup::session::Session;
 use super::{models, output, pull};
 use ask::Asker;
 use write::Recipe as Draft;
@@ -87,9 +88,13 @@ pub fn run(args: &InitArgs) -> Result<()> {
     let text = draft.text(frozen.base.is_ollama());
     let name = path.display().to_string();
     // The written recipe must pass the checks of any recipe.
-    Recipe::parse::<&str>(&text, Syntax::Toml, &name, &[])?;
+    let recipe = Recipe::parse::<&str>(&text, Syntax::Toml, &name, &[])?;
     files::write_atomic(path, text.as_bytes())?;
     output::line("written", &name);
+    // `check` and the run say it too, and report what fails here.
+    if let Ok(Some(limit)) = memory(&recipe) {
+        output::line("memory", limit);
+    }
     for (number, (command, _)) in draft.next(frozen.base.is_ollama()).iter().enumerate() {
         output::line(if number == 0 { "next" } else { "" }, command);
     }
@@ -98,6 +103,16 @@ pub fn run(args: &InitArgs) -> Result<()> {
         "samples": samples.len(),
     }));
     Ok(())
+}
+
+/// The memory limit with which a run of `recipe` fits this GPU, if it does not fit as it is.
+fn memory(recipe: &Recipe) -> Result<Option<String>> {
+    let gpu = Session::device(recipe)?;
+    if gpu.memory().is_none() {
+        return Ok(None);
+    }
+    let (mut session, initial) = Session::read(recipe)?;
+    session.limit_memory(&gpu, &initial.adapter)
 }
 
 /// The base: given, or chosen from a list by number or name. An answer that cannot be opened is asked for again.
