@@ -23,7 +23,7 @@ use crate::cli::talk;
 /// Tokens that are generated before timing starts.
 pub(super) const WARM_UP: usize = 4;
 /// Tokens whose kernels are timed.
-const PROFILED: usize = 8;
+pub(super) const PROFILED: usize = 8;
 
 /// Times the generation of `tokens` tokens after a prompt of random tokens, without and with an adapter.
 pub fn run(args: &BenchArgs, tokens: usize) -> Result<()> {
@@ -250,7 +250,12 @@ fn profile(gpu: &Gpu, decoder: &mut Decoder, mut token: u32) -> Result<Vec<(Stri
     for _ in 0..=PROFILED {
         token = next_token(decoder, token)?;
     }
-    let per_token = |(name, time): (String, KernelTime)| {
+    Ok(per_pass(block_on(gpu.finish_profile())?))
+}
+
+/// Times of [`PROFILED`] passes for one of them, longest first.
+pub(super) fn per_pass(times: impl IntoIterator<Item = (String, KernelTime)>) -> Vec<(String, KernelTime)> {
+    let of_one = |(name, time): (String, KernelTime)| {
         let time = KernelTime {
             dispatches: time.dispatches / PROFILED,
             seconds: time.seconds / PROFILED as f64,
@@ -258,7 +263,7 @@ fn profile(gpu: &Gpu, decoder: &mut Decoder, mut token: u32) -> Result<Vec<(Stri
         };
         (name, time)
     };
-    let mut kernels: Vec<_> = block_on(gpu.finish_profile())?.into_iter().map(per_token).collect();
+    let mut kernels: Vec<_> = times.into_iter().map(of_one).collect();
     kernels.sort_by(|a, b| b.1.seconds.total_cmp(&a.1.seconds));
-    Ok(kernels)
+    kernels
 }

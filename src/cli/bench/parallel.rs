@@ -6,12 +6,14 @@ use anyhow::{Result, bail};
 use pollster::block_on;
 use rullama_train::adapter::lora::Adapter;
 use rullama_train::gpu::Place;
+use rullama_train::gpu::profile::KernelTime;
 use rullama_train::model::Model;
 use rullama_train::model::decode::{Lengths, Sequences, Workspace};
 use rullama_train::talk::generate::CHUNK;
 use serde_json::json;
 
-use super::decode::{WARM_UP, adapter, context, prompt};
+use super::decode::{PROFILED, WARM_UP, adapter, context, per_pass, prompt};
+use super::results::{kernels_json, print_kernels};
 use super::{BenchArgs, check_sequence, random};
 use crate::cli::output::{self, line};
 
@@ -20,6 +22,8 @@ struct Speed {
     tokens_per_second: f64,
     median_ms: f64,
     bytes: u64,
+    /// Time per kernel and step, longest first.
+    kernels: Vec<(String, KernelTime)>,
 }
 
 /// Times steps of `count` sequences, of `tokens` tokens each after one prompt of random tokens.
@@ -39,7 +43,10 @@ pub fn run(args: &BenchArgs, tokens: usize, count: usize) -> Result<()> {
     let speeds = [speed(None)?, speed(Some(&adapter))?];
     bar.finish_and_clear();
     if args.json {
-        let object = |s: &Speed| json!({"tokens_per_second": s.tokens_per_second, "median_ms": s.median_ms, "bytes": s.bytes});
+        let object = |s: &Speed| {
+            let kernels = kernels_json(&s.kernels);
+            json!({"tokens_per_second": s.tokens_per_second, "median_ms": s.median_ms, "bytes": s.bytes, "kernels": kernels})
+        };
         output::text(json!({
             "device": gpu.description(), "base": base.name(), "adapter": origin, "rank": adapter.rank, "prompt": args.sequence,
             "tokens": tokens, "parallel": count, "without_adapter": object(&speeds[0]), "with_adapter": object(&speeds[1]),
@@ -68,6 +75,7 @@ pub fn run(args: &BenchArgs, tokens: usize, count: usize) -> Result<()> {
             output::bytes(workspace.bytes())
         ),
     );
+    print_kernels(&speeds[1].kernels);
     Ok(())
 }
 
@@ -101,5 +109,18 @@ fn speed(workspace: &Workspace, adapter: Option<&Adapter>, prompt: &[u32], token
         tokens_per_second: (next.len() * tokens) as f64 / all,
         median_ms: 1e3 * timed[timed.len() / 2],
         bytes: sequences.bytes(),
+        kernels: if workspace.gpu().can_profile() { profile(workspace, adapter)? } else { Vec::new() },
     })
+}
+
+/// Time per kernel and step, of steps after no prompt, longest first.
+fn profile(workspace: &Workspace, adapter: Option<&Adapter>) -> Result<Vec<(String, KernelTime)>> {
+    workspace.gpu().start_profile();
+    // Steps that were recorded before are not timed.
+    let mut sequences = Sequences::new(workspace, adapter)?;
+    let next: Vec<(usize, u32)> = (0..sequences.count()).map(|of| (of, of as u32)).collect();
+    for _ in 0..PROFILED {
+        block_on(sequences.step(&next, workspace.vocab()))?;
+    }
+    Ok(per_pass(block_on(workspace.gpu().finish_profile())?))
 }
