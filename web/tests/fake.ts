@@ -8,6 +8,7 @@
 import { BaseError, DeviceLost, RecipeError, TrainError } from "../src/api/errors";
 import type { Base, Check, Data, Event, FileEntry, Samples } from "../src/api/types";
 import { isNative } from "../src/api/engine";
+import { setValue } from "../src/ui/toml";
 import type { Native, Reader, Run, Trainer } from "../src/api/index";
 
 export * from "../src/api/errors";
@@ -16,6 +17,8 @@ const wish = new URLSearchParams(globalThis.location?.search);
 const STEPS = Number(wish.get("steps") ?? 24);
 const HOLD = Number(wish.get("hold") ?? 0);
 const PAUSE = 20; // ms
+/** Passes over the samples of a recipe that does not say it. */
+const EPOCHS = 5;
 const COMPARES = wish.get("objective") === "dpo";
 /** Steps between checkpoints. */
 const SAVE = Number(wish.get("save") ?? 8);
@@ -32,7 +35,7 @@ function check(recipe: string): Check {
     throw new RecipeError(message, { key: "lora.rnak", line: wrong + 1, column: 1 });
   }
   return {
-    recipe,
+    recipe: /^(train\.)?epochs/m.test(recipe) ? recipe : setValue(recipe, "train", "epochs", String(EPOCHS)),
     base: "tiny: 4 layers, width 256, vocabulary 2 048",
     parameters: 292864,
     template: "built-in Gemma 4 template (small-model variant)",

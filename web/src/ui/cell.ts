@@ -21,4 +21,16 @@ export class Cell<T> {
     this.#listeners.push(listener);
     listener(this.#value);
   }
+
+  /** Waits until the value is `wanted`. */
+  until(wanted: T): Promise<void> {
+    return new Promise((done) => {
+      const listener = (value: T) => {
+        if (value !== wanted) return;
+        this.#listeners = this.#listeners.filter((one) => one !== listener);
+        done();
+      };
+      this.watch(listener);
+    });
+  }
 }

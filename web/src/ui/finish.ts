@@ -6,15 +6,17 @@ import { changes } from "./setup";
 import { phase, recipe, result, runs } from "./state";
 import { getValue, setValue } from "./toml";
 
-/** Passes over the samples of a recipe that does not say it. */
-const EPOCHS = 3;
+/** The key that sets the length of a run, with its value; `whole` is the recipe with every default. Null if neither text has it. */
+function lengthOf(text: string, whole: string): { key: string; value: number } | null {
+  const most = getValue(text, "train", "max_steps"); // overrides epochs
+  const value = most ?? getValue(text, "train", "epochs") ?? getValue(whole, "train", "epochs");
+  return value === null ? null : { key: most === null ? "epochs" : "max_steps", value: Number(value) };
+}
 
 /** Doubles the length of the run in the settings; the plan and Train follow. */
-function longer(): void {
-  const text = recipe.get();
-  const [most, epochs] = [getValue(text, "train", "max_steps"), getValue(text, "train", "epochs")];
-  const key = most === null || most === undefined ? "epochs" : "max_steps";
-  recipe.set(setValue(text, "train", key, String(2 * Number((key === "epochs" ? epochs : most) ?? EPOCHS))));
+function longer(whole: string): void {
+  const length = lengthOf(recipe.get(), whole);
+  if (length) recipe.set(setValue(recipe.get(), "train", length.key, String(2 * length.value)));
   byId("start").focus();
 }
 
@@ -54,6 +56,6 @@ export function showFinish(): void {
     byId(field).focus({ preventScroll: true });
   };
   const next = el("div", { class: "next" }, button("Talk to it", to("talk", "talk-input"), { class: "primary" }), button("Keep it", to("keep", "downloads")));
-  if (!good) next.prepend(button("Train longer", longer, { class: "primary" }));
+  if (!good && lengthOf(recipe.get(), run.recipe)) next.prepend(button("Train longer", () => longer(run.recipe), { class: "primary" }));
   place.replaceChildren(head, ...[preferred, right].filter((one) => one !== undefined), el("p", { class: "note" }, time), foot, next);
 }

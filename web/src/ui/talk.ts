@@ -114,9 +114,9 @@ export function talkSection(): void {
   for (const cell of [trainer, base, phase, checkpoint, result, recipe, runRecipe]) cell.watch(show);
 
   /** Stops the paused run. */
-  const stopped = async () => {
+  const stopped = () => {
     byId("stop").click();
-    while (phase.get() !== "idle") await new Promise((done) => setTimeout(done, 50));
+    return phase.until("idle");
   };
   const ask = async () => {
     const text = input.value.trim();

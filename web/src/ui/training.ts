@@ -314,7 +314,9 @@ function lengths(): number[] {
 /** Keeps the screen on during the run, where the browser can: machines that sleep do not train. */
 async function stayAwake(): Promise<void> {
   const lock = await navigator.wakeLock?.request("screen").catch(() => null);
-  if (lock) phase.watch((now) => now === "idle" && void lock.release());
+  if (!lock) return;
+  await phase.until("idle");
+  await lock.release();
 }
 
 /** The finished run, to keep. */

@@ -1,7 +1,7 @@
 /** Finished runs: what the end shows, what is kept, compared and deleted. */
 
 import { expect, test } from "@playwright/test";
-import { open, openSettings, trainToTheEnd } from "./page";
+import { open, openRecipe, openSettings, trainToTheEnd } from "./page";
 
 test("the end shows the change of the loss, the answers, and what to do next", async ({ page }) => {
   await open(page);
@@ -101,6 +101,16 @@ test("a run that changes no reply is no success, and can be made longer", async 
   await finish.getByRole("button", { name: "Train longer" }).click();
   await expect(page.getByRole("button", { name: "Train", exact: true })).toBeEnabled();
   await expect(page.locator("#recipe-text")).toHaveValue(/max_steps = 14\b/);
+});
+
+test("a run whose recipe does not say its length is made longer from the default", async ({ page }) => {
+  await open(page, "?same=1");
+  await openRecipe(page);
+  const text = page.getByLabel("Recipe as TOML");
+  await text.fill('[model]\nbase = "tiny"\n[data]\ntrain = "datasets/pirate.jsonl"\n');
+  await trainToTheEnd(page);
+  await page.locator("#finish").getByRole("button", { name: "Train longer" }).click();
+  await expect(text).toHaveValue(/epochs = 10\b/); // the fake's default is 5
 });
 
 test("the time of a run is said before it, once the base has been trained here", async ({ page }) => {
