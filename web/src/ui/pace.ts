@@ -10,11 +10,20 @@ interface Speed {
   weights?: number;
 }
 
-/** How long a run takes, and whether the same base was timed on this device, or another one. */
-export interface Estimate {
-  seconds: number;
-  from: "base" | "other";
+/** How long a run takes, and what that is taken from: the same base on this device, another one, or the included base on devices of this kind. */
+export type Estimate = { seconds: number; from: "base" | "other" } | { seconds: number; most: number; from: "kind" };
+
+/** A device that trains the included base: seconds until its kernels are compiled, and tokens of training per second after that. */
+interface Device {
+  start: number;
+  rate: number;
 }
+
+/** A fast and a slow device of each kind. Two busy cores made 25 to 60 tokens per second and two quiet ones 110; GPUs were not measured in a browser. */
+const KINDS: Record<"processor" | "gpu", [Device, Device]> = {
+  processor: [{ start: 8, rate: 300 }, { start: 25, rate: 40 }],
+  gpu: [{ start: 3, rate: 3000 }, { start: 20, rate: 120 }],
+};
 
 const KEY = "rullama-train-speed";
 const MOST_SPEEDS = 20;
@@ -58,15 +67,30 @@ export function noteSpeed(check: Check | null, tokens: number, seconds: number, 
   }
 }
 
-/** How long the run will take, by the speed of this base on this device, or else of the last other one; null if neither is known. */
+/**
+ * How long the run will take, by the speed of this base on this device, or else of the last other one. If neither is known, a range for
+ * the included base, and null for others.
+ */
 export function estimate(check: Check): Estimate | null {
   const [all, size, { work }] = [speeds(), weights(check), check];
   const same = all[place()];
   const other = Object.entries(all).findLast(([key, { weights }]) => key.startsWith(device()) && weights)?.[1];
   const speed = same ?? (size === null ? undefined : other);
-  if (!work || !speed) return null;
-  const factor = same ? 1 : size! / speed.weights!;
-  return { seconds: (factor * (work.tokens + work.evaluations * work.evaluation_tokens * speed.evaluations)) / speed.rate, from: same ? "base" : "other" };
+  if (!work) return null;
+  const tokens = (evaluations: number) => work.tokens + work.evaluations * work.evaluation_tokens * evaluations;
+  if (speed) {
+    const factor = same ? 1 : size! / speed.weights!;
+    return { seconds: (factor * tokens(speed.evaluations)) / speed.rate, from: same ? "base" : "other" };
+  }
+  const gpu = trainer.get()?.gpu;
+  if (!gpu || base.get()?.kind !== "tiny") return null;
+  const [seconds, most] = KINDS[gpu.software ? "processor" : "gpu"].map(({ start, rate }) => start + tokens(1) / rate) as [number, number];
+  return { seconds, most, from: "kind" };
+}
+
+/** The time in words: `about 45 s`, or `25 s to 3 min`. */
+export function timeOf(time: Estimate): string {
+  return time.from === "kind" ? `${rounded(5 * Math.ceil(time.seconds / 5))} to ${rounded(5 * Math.ceil(time.most / 5))}` : about(time.seconds);
 }
 
 /** Number of evaluations after the first `done` of `steps` steps, one every `every` steps and one after the last, as in src/run/pace.rs. */
@@ -76,8 +100,10 @@ export function evaluationsAfter(done: number, every: number, steps: number): nu
 }
 
 /** A rounded duration: `about 45 s`, `about 13 min`, `about 3 h 05 min`. */
-export function about(s: number): string {
-  if (s < 60) return `about ${Math.max(1, Math.round(s))} s`;
-  if (s < 3600) return `about ${Math.ceil(s / 60)} min`;
-  return `about ${Math.floor(s / 3600)} h ${String(Math.floor((s / 60) % 60)).padStart(2, "0")} min`;
+export const about = (s: number) => `about ${rounded(s)}`;
+
+function rounded(s: number): string {
+  if (s < 60) return `${Math.max(1, Math.round(s))} s`;
+  if (s < 3600) return `${Math.ceil(s / 60)} min`;
+  return `${Math.floor(s / 3600)} h ${String(Math.floor((s / 60) % 60)).padStart(2, "0")} min`;
 }

@@ -6,7 +6,7 @@ import { elsewhere } from "./base-problem";
 import { button, byId, el } from "./dom";
 import { bytes, count, percent, plural } from "./format";
 import { canMeasure, measure } from "./measure";
-import { about, estimate } from "./pace";
+import { estimate, timeOf, type Estimate } from "./pace";
 import { isReading } from "./samples";
 import { changes } from "./setup";
 import { base, checked, data, phase, recipe, result, stale, table as samplesRead, trainer } from "./state";
@@ -83,11 +83,18 @@ function failure(error: Error): HTMLElement[] {
   return [el("p", { class: "error" }, error.message)];
 }
 
+/** Where a time comes from. */
+const FROM: Record<Estimate["from"], string> = {
+  base: " ",
+  other: " The time is a guess from another base on this device. ",
+  kind: " The time is that of most devices like this one. ",
+};
+
 /** One sentence for everybody. */
 function summary(check: Check): HTMLElement[] {
   const time = estimate(check);
-  const text = `${plural(check.steps, "step")} over ${plural(check.train.samples, "sample")}${time === null ? "" : `, ${about(time.seconds)}`}. Needs ${bytes(check.plan.bytes)} of GPU memory.`;
-  const by = time?.from === "other" ? " The time is a guess from another base on this device. " : " ";
+  const text = `${plural(check.steps, "step")} over ${plural(check.train.samples, "sample")}${time === null ? "" : `, ${timeOf(time)}`}. Needs ${bytes(check.plan.bytes)} of GPU memory.`;
+  const by = time ? FROM[time.from] : " ";
   const ask = time?.from !== "base" && canMeasure() ? [by, button("How long will it take?", () => void measure(), { class: "link" })] : [];
   // Those of the samples stand beside them.
   const read = samplesRead.get();

@@ -1,7 +1,10 @@
 /** The first screen: what the page does, shown on one line, and two ways to begin. */
 
+import { isAutomatic } from "./automatic";
+import { dataSession } from "./data";
 import { byId } from "./dom";
-import { checkpoint, phase, reader, result, runs } from "./state";
+import { estimate, timeOf } from "./pace";
+import { checked, checkpoint, phase, reader, result, runs } from "./state";
 import { fresh, type } from "./typing";
 
 /** A question with an answer before and after, as the included example learns it. */
@@ -44,6 +47,11 @@ export function promise(ways: Ways): void {
   for (const cell of [phase, result, checkpoint, runs]) cell.watch(show);
   byId("try").addEventListener("click", ways.pirate);
   byId("own").addEventListener("click", ways.own);
+  // On a first visit, the plan is that of the example.
+  checked.watch((found) => {
+    const time = found && !(found instanceof Error) && isAutomatic() && dataSession.kind === "task" && dataSession.task === "chat" ? estimate(found) : null;
+    if (time) byId("try-time").textContent = timeOf(time);
+  });
   reader.watch((found) => {
     byId<HTMLButtonElement>("try").disabled = found !== null;
     byId("try-note").textContent = found ? "Training needs a GPU in this browser." : "";

@@ -53,7 +53,7 @@ test("finished runs are kept, compared, opened again and deleted by name", async
 test("a first visitor can have the time of a run measured, and nothing of that is kept", async ({ page }) => {
   await open(page);
   const plan = page.locator("#plan");
-  await expect(plan).toContainText("24 steps over 360 samples. Needs");
+  await expect(plan).toContainText(/24 steps over 360 samples, 35 s to 4 min\. Needs/);
   await plan.getByRole("button", { name: "How long will it take?" }).click();
   await expect(plan).toContainText(/24 steps over 360 samples, about \d+ s\. Needs/);
   await expect(plan.getByRole("button")).toHaveCount(0);
@@ -61,6 +61,22 @@ test("a first visitor can have the time of a run measured, and nothing of that i
   await expect(page.locator("#promise")).toBeVisible(); // still a first visit
   await open(page);
   await expect(plan).toContainText(/about \d+ s\. Needs/);
+});
+
+test("a first visitor sees a time without a click: for the included base, that of most devices", async ({ page }) => {
+  await open(page);
+  const plan = page.locator("#plan");
+  await expect(plan).toContainText(/, 35 s to 4 min\. Needs .* The time is that of most devices like this one\. How long/);
+  await expect(page.getByRole("button", { name: "Try the pirate" })).toHaveText("Try the pirate 35 s to 4 min");
+  await page.getByLabel("Task").selectOption("tools"); // the button still trains the pirate
+  await expect(page.getByRole("button", { name: "Try the pirate" })).toHaveText("Try the pirate 35 s to 4 min");
+  const dropped = await page.evaluateHandle(() => {
+    const transfer = new DataTransfer();
+    transfer.items.add(new File(["GGUF"], "mine.gguf"));
+    return transfer;
+  });
+  await page.dispatchEvent("body", "drop", { dataTransfer: dropped });
+  await expect(plan).toContainText(/24 steps over \d+ samples\. Needs .* How long/); // nobody knows
 });
 
 test("the time on another base is a guess, and says so", async ({ page }) => {
@@ -115,7 +131,7 @@ test("a run whose recipe does not say its length is made longer from the default
 
 test("the time of a run is said before it, once the base has been trained here", async ({ page }) => {
   await open(page);
-  await expect(page.locator("#plan")).toContainText("24 steps over 360 samples. Needs");
+  await expect(page.locator("#plan")).toContainText(/24 steps over 360 samples, 35 s to 4 min\. Needs/);
   await trainToTheEnd(page);
   await page.getByRole("button", { name: "Train again" }).click();
   await expect(page.locator("#plan")).toContainText(/24 steps over 360 samples, about \d+ s\. Needs/);
