@@ -3,9 +3,10 @@
 import { mkdtempSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { chromium, expect, test, type Page } from "@playwright/test";
+import { chromium, expect, test } from "@playwright/test";
 import { launchOptions } from "../browser";
 import { serveBase, SIZE } from "./base";
+import { clock, reply } from "./share";
 
 const STEPS = 3;
 
@@ -25,18 +26,6 @@ output.save_steps = ${STEPS}
 `;
 
 const SAMPLES = ["Hello", "Where are you?", "What now?", "Who is there?"].map((prompt) => JSON.stringify({ prompt, completion: "Aye, matey!" })).join("\n");
-
-/** Prints what was done, with the seconds since the last call. */
-function clock() {
-  let last = Date.now();
-  return (what: string) => {
-    console.log(`  ${((Date.now() - last) / 1000).toFixed(1)} s: ${what}`);
-    last = Date.now();
-  };
-}
-
-/** A conversation's last reply. */
-const reply = (page: Page, log: string) => page.locator(`#${log} .assistant`).last().locator("span").nth(1);
 
 test("a base of 607 MiB is downloaded once, trained, and asked with its adapter after a new start of the browser", async ({ baseURL }) => {
   const base = await serveBase();
