@@ -47,7 +47,8 @@ export function readingRecipe(): string {
   const now = recipe.get();
   if (!isAutomatic() || dataSession.kind === "task") return now;
   const names = data.get().map(({ name }) => name);
-  const empty = `[model]\nbase = ${getValue(now, "model", "base") ?? '"tiny"'}\n\n[data]\ntrain = ${quoteList(names)}\n`;
+  // Without all that a recipe must have, the engine would read the samples with another one.
+  const empty = `[model]\nbase = ${getValue(now, "model", "base") ?? '"tiny"'}\n\n[data]\ntrain = ${quoteList(names)}\n\n[output]\ndir = "runs/mine"\n`;
   return withFields(empty);
 }
 

@@ -1,8 +1,9 @@
 /** Copies a link, and says what a link brings. */
 
 import { announce } from "./alert";
+import { isAutomatic } from "./automatic";
 import { baseSession } from "./base";
-import { dataSession, ownRecipe } from "./data";
+import { dataSession, ownRecipe, pending } from "./data";
 import { byId, el } from "./dom";
 import { count } from "./format";
 import { toHash, type Shared } from "./link";
@@ -26,6 +27,7 @@ export function applied(text: string, changes: [string, string][]): string {
 
 /** The settings of the recipe that differ from the page's own; null if single settings do not say it. */
 function changes(): [string, string][] | null {
+  if (isAutomatic()) return pending(); // whatever the base is, and before it is there
   const own = ownRecipe();
   if (own === null) return null;
   const [before, after] = [allValues(own), allValues(recipe.get())];

@@ -53,6 +53,7 @@ test("a link carries the base, and waits for its download", async ({ page, brows
   await page.getByLabel("URL", { exact: true }).blur();
   const link = await copied(page);
   expect(link).toContain("b=https://example.org/small.gguf");
+  expect(link).not.toContain("recipe="); // nothing was changed
   const other = await (await browser.newContext()).newPage();
   await other.goto(link);
   await expect(other.locator("#link-note")).toContainText("This link uses small.gguf: download it in the settings, then train.");
