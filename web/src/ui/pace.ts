@@ -19,7 +19,7 @@ interface Device {
   rate: number;
 }
 
-/** A fast and a slow device of each kind. Two busy cores made 25 to 60 tokens per second and two quiet ones 110; GPUs were not measured in a browser. */
+/** A fast and a slow device of each kind. Whole runs of the example on two cores took what 25 tokens per second take under load, and 60 to 110 otherwise; GPUs were not measured in a browser. */
 const KINDS: Record<"processor" | "gpu", [Device, Device]> = {
   processor: [{ start: 8, rate: 300 }, { start: 25, rate: 40 }],
   gpu: [{ start: 3, rate: 3000 }, { start: 20, rate: 120 }],
