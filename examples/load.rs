@@ -56,6 +56,7 @@ pub fn run(paths: &[String]) -> Result<()> {
         step_loss_tokens: loss_tokens,
         reply: 0,
         teacher: 0,
+        sequences: (0, 0),
     };
     let loss = |adapter: &Adapter| -> Result<f64> {
         let trainer = Trainer::new(&gpu, &model, adapter, capacity, Dropout::NONE, Recompute::Always)?;

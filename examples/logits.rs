@@ -49,6 +49,7 @@ fn main() -> Result<()> {
         step_loss_tokens: 1,
         reply: 0,
         teacher: 0,
+        sequences: (0, 0),
     };
     let trainer = Trainer::new(&gpu, &model, &adapter, capacity, run::dropout(&recipe), Recompute::Never)?;
     let logits = block_on(trainer.logits(&batch, &rows))?;

@@ -94,6 +94,8 @@ pub mod verify;
 
 pub mod recipe;
 
+pub mod rewards;
+
 pub mod run;
 
 #[doc(hidden)]

@@ -10,6 +10,8 @@ mod distill;
 mod golden;
 #[path = "common/gpu.rs"]
 mod gpu;
+#[path = "golden/grpo/compare.rs"]
+mod grpo;
 #[path = "golden/preference/compare.rs"]
 mod preference;
 
@@ -119,6 +121,7 @@ fn main() -> std::process::ExitCode {
     }
     preference::tests(&mut tests);
     distill::tests(&mut tests);
+    grpo::tests(&mut tests);
     gpu::run(tests)
 }
 

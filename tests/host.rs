@@ -19,5 +19,6 @@ mod merge;
 mod pieces;
 mod quantize;
 mod recipes;
+mod rewards;
 mod tokenizer;
 mod weights;

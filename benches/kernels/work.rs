@@ -396,6 +396,7 @@ impl Head {
             rows: self.rows,
             vocab: self.vocab,
             softcap: Some(30.0),
+            temperature: 1.0,
             targets,
             losses,
         }

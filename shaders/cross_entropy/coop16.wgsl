@@ -1,7 +1,7 @@
 // Cross entropy as in cross_entropy/plain.wgsl where products run on cooperative matrices, with the row status of
 // row_status/plain.wgsl, which saves a read of the logits. They are only read; the backward pass writes dlogits packed
-// (pack/plain.wgsl). Before the coefficient, no gradient of a row is larger than 1, so the coefficient is stored as the row's
-// scale factor. There are few rows: each gets as many threads as a workgroup may have.
+// (pack/plain.wgsl). Before coefficient and temperature, no gradient of a row is larger than 1, so these are
+// stored as the row's scale factor. There are few rows: each gets as many threads as a workgroup may have.
 enable f16;
 #import common/packed
 #import common/verdict
@@ -17,6 +17,7 @@ struct Params {
     softcap: f32,       // 0: none
     width4: u32,        // D / 4
     verdict_offset: u32, // index of the first row in verdicts
+    coldness: f32,      // 1 / temperature
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
@@ -43,7 +44,7 @@ fn write(row: u32, c: u32, value: vec4<f16>) {
     dlogits[packed_at(params.tiles, row, c)] = value;
 }
 
-// Writes the row's status; returns log Σ exp of its capped logits.
+// Writes the row's status; returns log Σ exp of its capped logits at the temperature.
 fn row_lse(row: u32, lane: u32, target_id: u32) -> f32 {
     let at = row * params.stride4;
     let target_logit = logits[at + target_id / 4u][target_id % 4u];
@@ -60,7 +61,7 @@ fn row_lse(row: u32, lane: u32, target_id: u32) -> f32 {
         let raw = logits[at + c];
         wrong = wrong || any(likelier(raw, c, target_logit, target_id));
         lost = lost || any(not_finite4(raw));
-        let z = capped(raw);
+        let z = params.coldness * capped(raw);
         let before = most;
         most = max(most, max(max(z.x, z.y), max(z.z, z.w)));
         let p = exp(z - most);
@@ -91,7 +92,7 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
     let lse = row_lse(row, lane, target_id);
     if lane == 0u {
         let z = capped(logits[row * params.stride4 + target_id / 4u]);
-        losses[params.loss_offset + row] = lse - z[target_id % 4u];
+        losses[params.loss_offset + row] = lse - params.coldness * z[target_id % 4u];
     }
 }
 
@@ -110,18 +111,18 @@ fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_i
     let target_id = targets[params.target_offset + row];
     let lse = row_lse(row, lane, target_id);
     if lane == 0u {
-        factors[row] = coefficients[params.loss_offset + row];
+        factors[row] = params.coldness * coefficients[params.loss_offset + row];
     }
     for (var c = lane; c < packed4; c += {THREADS}u) {
         var gradient = vec4<f32>();
         if c < params.vocab4 {
             let z = capped(logits[at + c]);
             if c == target_id / 4u {
-                losses[params.loss_offset + row] = lse - z[target_id % 4u];
+                losses[params.loss_offset + row] = lse - params.coldness * z[target_id % 4u];
             }
             let own = vec4<u32>(c * 4u) + vec4<u32>(0u, 1u, 2u, 3u) == vec4<u32>(target_id);
             let root = select(vec4<f32>(), z / params.softcap, vec4<bool>(params.softcap != 0.0));
-            gradient = (exp(z - lse) - select(vec4<f32>(), vec4<f32>(1.0), own)) * (1.0 - root * root);
+            gradient = (exp(params.coldness * z - lse) - select(vec4<f32>(), vec4<f32>(1.0), own)) * (1.0 - root * root);
         }
         write(row, c, vec4<f16>(gradient));
     }

@@ -1,5 +1,6 @@
 // Softcap and cross entropy in place; one workgroup per row of logits.
-// c = cap·tanh(z/cap); loss = log Σ exp(c) − c[target]; dz = coefficient·(softmax(c) − onehot)·(1 − (c/cap)²).
+// c = cap·tanh(z/cap), t = c/temperature; loss = log Σ exp(t) − t[target];
+// dz = coefficient/temperature·(softmax(t) − onehot)·(1 − (c/cap)²).
 #import common/reduce
 
 // Twin of `Params` in src/ops/cross_entropy/mod.rs.
@@ -10,6 +11,7 @@ struct Params {
     target_offset: u32, // place of the first row in targets
     loss_offset: u32,   // and in losses and coefficients
     softcap: f32,       // 0: none
+    coldness: f32,      // 1 / temperature
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
@@ -25,7 +27,7 @@ fn capped(z: f32) -> f32 {
     return params.softcap * tanh(clamp(z / params.softcap, -10.0, 10.0));
 }
 
-// Caps the row in place and returns log Σ exp.
+// Caps the row in place and returns log Σ exp at the temperature.
 fn row_lse(row: u32, lane: u32) -> f32 {
     let at = row * params.stride;
     var largest = -1e30;
@@ -37,9 +39,9 @@ fn row_lse(row: u32, lane: u32) -> f32 {
     largest = reduce_max(largest, lane);
     var sum = 0.0;
     for (var i = lane; i < params.vocab; i += 64u) {
-        sum += exp(logits[at + i] - largest);
+        sum += exp((logits[at + i] - largest) * params.coldness);
     }
-    return largest + log(reduce_sum(sum, lane));
+    return largest * params.coldness + log(reduce_sum(sum, lane));
 }
 
 @compute @workgroup_size(64)
@@ -48,7 +50,7 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
     let lse = row_lse(group.x, lane);
     // The thread that capped this logit reads it back.
     if lane == target_id % 64u {
-        losses[params.loss_offset + group.x] = lse - logits[group.x * params.stride + target_id];
+        losses[params.loss_offset + group.x] = lse - params.coldness * logits[group.x * params.stride + target_id];
     }
 }
 
@@ -57,14 +59,14 @@ fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_i
     let at = group.x * params.stride;
     let target_id = targets[params.target_offset + group.x];
     let lse = row_lse(group.x, lane);
-    let coefficient = coefficients[params.loss_offset + group.x];
+    let coefficient = params.coldness * coefficients[params.loss_offset + group.x];
     for (var i = lane; i < params.vocab; i += 64u) {
         let c = logits[at + i];
         if i == target_id {
-            losses[params.loss_offset + group.x] = lse - c;
+            losses[params.loss_offset + group.x] = lse - params.coldness * c;
         }
         let slope_root = select(0.0, c / params.softcap, params.softcap != 0.0);
-        let p = exp(c - lse) - select(0.0, 1.0, i == target_id);
+        let p = exp(params.coldness * c - lse) - select(0.0, 1.0, i == target_id);
         logits[at + i] = coefficient * p * (1.0 - slope_root * slope_root);
     }
 }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::time::Instant;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use pollster::block_on;
 use rullama_train::adapter::formats::peft;
 use rullama_train::adapter::lora::Adapter;
@@ -21,6 +21,7 @@ use rullama_train::train::{TrainError, Trainer};
 use rullama_train::words;
 use serde_json::{Value, json};
 
+use super::check_rewards;
 use super::output;
 use super::recipe_args::quoted;
 use super::setup::session::Session;
@@ -38,6 +39,11 @@ pub fn run(
     gradients: Option<&Path>,
     measure: Option<usize>,
 ) -> Result<()> {
+    if gradients.is_some() && recipe.grpo.is_some() {
+        bail!(
+            "--gradients: train.objective = \"grpo\" draws its samples during the run, and has none before"
+        );
+    }
     gradients.map_or(Ok(()), files::check_file)?;
     let mut timings = Timings::start();
     let (session, initial, gpu) = summary::opened(recipe, &mut timings)?;
@@ -70,26 +76,38 @@ pub fn run(
         output::line("experts", load);
     }
     if gradients.is_none() {
-        match measure {
-            None if gpu.is_software() => {
-                output::line(
-                    "time",
-                    "not measured with a software renderer; --measure 1 times a step and an evaluation",
-                );
-            }
-            measure => time(&session, &trainer, &initial.adapter, measure.unwrap_or(MEASURED))?,
-        }
-        let rate = recipe.train.learning_rate;
-        let command = format!("rullama-train check {} --lr", quoted(&recipe_file.to_string_lossy()));
-        output::line(
-            "rate",
-            format!("{} was not tried on these samples; `{command}` proposes a rate", words::rate(rate)),
-        );
+        cost(&session, &trainer, &initial.adapter, recipe_file, measure)?;
     }
     if let Some(path) = gradients {
         write_gradients(path, &session, &trainer, &initial.adapter)?;
     }
     finish(&session, &initial.adapter, &trainer, &gpu.description().to_string());
+    Ok(())
+}
+
+/// Prints how long the run takes, and how to find a rate; for objectives that learn from rewards, a group of completions too.
+fn cost(
+    session: &Session,
+    trainer: &Trainer,
+    initial: &Adapter,
+    recipe_file: &Path,
+    measure: Option<usize>,
+) -> Result<()> {
+    let is_software = trainer.gpu().is_software();
+    if let Some(setup) = &session.prepared.grpo {
+        let measure = measure.unwrap_or(if is_software { 0 } else { MEASURED });
+        return check_rewards::run(session, setup, trainer, initial, measure);
+    }
+    match measure {
+        None if is_software => output::line(
+            "time",
+            "not measured with a software renderer; --measure 1 times a step and an evaluation",
+        ),
+        measure => time(session, trainer, initial, measure.unwrap_or(MEASURED))?,
+    }
+    let rate = words::rate(session.recipe.train.learning_rate);
+    let command = format!("rullama-train check {} --lr", quoted(&recipe_file.to_string_lossy()));
+    output::line("rate", format!("{rate} was not tried on these samples; `{command}` proposes a rate"));
     Ok(())
 }
 

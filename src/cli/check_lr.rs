@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::Args;
 use pollster::block_on;
 use rullama_train::files;
@@ -32,6 +32,11 @@ const HEIGHT: usize = 10;
 
 /// Tests the rates, prints a chart and a proposal, and writes the page.
 pub fn run(recipe: &Recipe, recipe_file: &Path, args: &RateArgs) -> Result<()> {
+    if recipe.grpo.is_some() {
+        bail!(
+            "--lr compares losses, and those of train.objective = \"grpo\" say nothing about progress; watch the reward of a short run instead"
+        );
+    }
     let page = args.lr_page.clone().unwrap_or_else(|| {
         let stem = recipe_file.file_stem().unwrap_or_default().to_string_lossy();
         format!("{stem}-lr.html").into()

@@ -45,6 +45,12 @@ impl EvalArgs {
 
 /// Evaluates the base, and the base with the adapter if there is one.
 pub fn run(recipe: &Recipe, args: &EvalArgs) -> Result<()> {
+    if recipe.grpo.is_some() {
+        bail!(
+            "eval computes losses of samples, and the prompts of train.objective = \"grpo\" have none; training reports eval_reward, and \
+             `rullama-train generate` completes prompts"
+        );
+    }
     output::progress::silence(args.json);
     super::pull::base(&recipe.model.base)?;
     let frozen = OpenBase::open(recipe)?;

@@ -5,6 +5,7 @@ mod bus_error;
 mod card;
 mod check;
 mod check_lr;
+mod check_rewards;
 mod complete;
 mod eval;
 mod eval_teacher;

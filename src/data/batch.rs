@@ -46,12 +46,21 @@ pub struct Capacity {
     pub reply: usize,
     /// Bytes of a teacher's distribution of a loss token; 0 if there is no teacher.
     pub teacher: usize,
+    /// Sequences that are drawn at once, and the tokens of the longest; 0 if none are.
+    pub sequences: (usize, usize),
 }
 
 impl Capacity {
     /// Room for one token.
-    pub const LEAST: Capacity =
-        Capacity { tokens: 1, longest: 1, loss_tokens: 1, step_loss_tokens: 1, reply: 0, teacher: 0 };
+    pub const LEAST: Capacity = Capacity {
+        tokens: 1,
+        longest: 1,
+        loss_tokens: 1,
+        step_loss_tokens: 1,
+        reply: 0,
+        teacher: 0,
+        sequences: (0, 0),
+    };
 
     /// Grows to fit `step`.
     pub fn include(&mut self, step: &Step) {

@@ -15,6 +15,8 @@ pub enum Supervision {
     Pairs,
     /// Rated answers. A pair is a good and a bad one.
     Ratings,
+    /// Prompts to complete.
+    Prompts,
 }
 
 /// The samples that belong together, as ranges of indices: the two sides of a pair, or a single sample.
@@ -54,7 +56,7 @@ fn mismatch(block: &[Sample], index: usize, longest: usize) -> Sample {
     if labels.iter().skip(1).all(|label| *label == IGNORE) {
         (ids, labels) = (Vec::new(), Vec::new());
     }
-    Sample { ids, labels, origin: sample.origin.clone(), side: sample.side, taught: None }
+    Sample { ids, labels, origin: sample.origin.clone(), side: sample.side, taught: None, row: None }
 }
 
 /// The tokens before the answer.
@@ -69,7 +71,7 @@ mod tests {
 
     fn sample(prompt: u32, answer: u32, side: Side) -> Sample {
         let (ids, labels) = (vec![1, prompt, answer], vec![IGNORE, IGNORE, answer as i32]);
-        Sample { ids, labels, origin: String::new(), side, taught: None }
+        Sample { ids, labels, origin: String::new(), side, taught: None, row: None }
     }
 
     #[test]

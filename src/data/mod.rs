@@ -7,6 +7,7 @@ pub mod dataset;
 pub(crate) mod digits;
 pub mod loss_spans;
 mod micro_batch;
+pub mod rollout;
 mod sample;
 pub mod step;
 pub mod teacher;

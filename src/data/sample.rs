@@ -1,5 +1,9 @@
 //! Tokenized samples.
 
+use std::sync::Arc;
+
+use super::rollout::Row;
+
 /// The label of a token without loss, as in transformers and PyTorch's `ignore_index`.
 pub const IGNORE: i32 = -100;
 
@@ -16,6 +20,8 @@ pub struct Sample {
     pub side: Side,
     /// The row that a teacher reads in its place, if it is another one: a prompt with a context, then the same loss tokens.
     pub taught: Option<Box<Sample>>,
+    /// The record of a prompt that is to be completed, for rewards.
+    pub row: Option<Arc<Row>>,
 }
 
 impl Sample {

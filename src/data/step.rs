@@ -1,6 +1,7 @@
 //! The micro-batches of an optimizer step, and how their samples are compared.
 
 use super::micro_batch::MicroBatch;
+use super::rollout::Rollout;
 use super::sample::{Sample, Side};
 
 /// The micro-batches of one optimizer step. Its loss is the mean over `loss_tokens`, however they are split into micro-batches.
@@ -12,6 +13,8 @@ pub struct Step {
     pub loss_tokens: usize,
     /// The samples' comparison, for objectives that compare them.
     pub comparison: Option<Comparison>,
+    /// The samples as completions, in the order of the micro-batches, for objectives that learn from rewards; empty for others.
+    pub rollouts: Vec<Rollout>,
 }
 
 /// The samples of a step, for objectives that compare them. Counts are those of the whole step, also where its micro-batches
@@ -42,7 +45,7 @@ pub struct Compared {
 impl Step {
     /// One micro-batch, whose loss is the mean over its loss tokens.
     pub fn of(batch: MicroBatch) -> Step {
-        Step { loss_tokens: batch.loss_rows.len(), micro_batches: vec![batch], comparison: None }
+        Step { loss_tokens: batch.loss_rows.len(), micro_batches: vec![batch], ..Step::default() }
     }
 
     /// Builds a step from its plan: indices into `samples`, one list per micro-batch.
@@ -50,7 +53,7 @@ impl Step {
         let pack = |indices: &Vec<usize>| MicroBatch::pack(indices.iter().map(|&i| &samples[i]));
         let micro_batches: Vec<MicroBatch> = micro_batches.iter().map(pack).collect();
         let loss_tokens = micro_batches.iter().map(|batch| batch.targets.len()).sum();
-        Step { micro_batches, loss_tokens, comparison: None }
+        Step { micro_batches, loss_tokens, ..Step::default() }
     }
 
     /// Number of tokens that pass through the model.

@@ -283,7 +283,7 @@ impl Client {
 }
 
 /// Seconds that an answer asks to wait.
-fn retry_after(answer: &Response<Body>) -> Option<u64> {
+pub(crate) fn retry_after(answer: &Response<Body>) -> Option<u64> {
     answer.headers().get("Retry-After")?.to_str().ok()?.trim().parse().ok()
 }
 
@@ -308,7 +308,7 @@ fn token() -> Option<String> {
 }
 
 /// The certificates of `SSL_CERT_FILE` or `REQUESTS_CA_BUNDLE`, for networks with an authority of their own.
-fn own_certificates() -> Result<Option<RootCerts>, Error> {
+pub(crate) fn own_certificates() -> Result<Option<RootCerts>, Error> {
     let Some(path) = set("SSL_CERT_FILE").or_else(|| set("REQUESTS_CA_BUNDLE")) else { return Ok(None) };
     let text = std::fs::read(&path).map_err(|error| {
         Error::Refused(format!("SSL_CERT_FILE {path} cannot be read: {error}; name a file of certificates"))

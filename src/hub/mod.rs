@@ -9,5 +9,6 @@ mod fetch;
 mod push;
 
 pub use client::{Client, Error};
+pub(crate) use client::{own_certificates, retry_after};
 pub use fetch::{Fetched, Progress, dataset, model};
 pub use push::{Contents, Upload, push};

@@ -54,6 +54,8 @@ pub struct Plan {
     pub kept: Vec<Kept>,
     /// The contents of host memory.
     pub offloaded: Offloaded,
+    /// Sequences that are drawn at once.
+    pub sequences: usize,
     /// Time that the memory limit costs, in multiplications: recomputed ones, and as many as take as long as the rest.
     pub cost: u64,
     /// The activations that leave the device, and in which layers.
@@ -246,6 +248,7 @@ impl<'a> Planner<'a> {
             kept,
             offloaded,
             cost,
+            sequences: self.passes.capacity.sequences.0,
             leaving,
             layers: self.layers,
             storages: self.storages,

@@ -30,6 +30,8 @@ pub struct Losses<'a> {
     pub verdicts: &'a wgpu::Buffer,
     /// Place of the micro-batch's first row.
     pub offset: usize,
+    /// The logits are divided by it. A teacher's objective has its own.
+    pub temperature: f32,
     /// The loss of objectives that have a teacher, and a buffer of two f32 for each row: see [`Lesson::results`].
     pub distill: Option<(Distill, &'a wgpu::Buffer)>,
 }
@@ -208,6 +210,7 @@ impl Head {
             rows,
             vocab: model.config().vocab,
             softcap: model.config().softcap,
+            temperature: losses.temperature,
             targets: (&inputs.targets, first),
             losses: (losses.buffer, losses.offset + first),
         }

@@ -83,6 +83,10 @@ pub fn with_experts(base: &Base) -> Vec<usize> {
 impl Plan {
     /// A plan for a model that is on the device.
     pub fn new(gpu: &Gpu, model: &Model, adapter: &Trainable, passes: Passes) -> Plan {
+        fitting(gpu, model.base, passes, |passes| Plan::loaded(gpu, model, adapter, passes))
+    }
+
+    fn loaded(gpu: &Gpu, model: &Model, adapter: &Trainable, passes: Passes) -> Plan {
         let replies = replies(gpu, model.base, adapter, passes);
         let sizes = Sizes::of(gpu, model.base);
         let turns = model.offload.as_ref().map_or(0, HostWeights::device_bytes);
@@ -97,6 +101,17 @@ impl Plan {
         gpu: &Gpu,
         base: &Base,
         positions: usize,
+        adapter: &Trainable,
+        passes: Passes,
+        offload: Offload,
+    ) -> Plan {
+        let plan = |passes| Plan::not_loaded(gpu, (base, positions), adapter, passes, offload);
+        fitting(gpu, base, passes, plan)
+    }
+
+    fn not_loaded(
+        gpu: &Gpu,
+        (base, positions): (&Base, usize),
         adapter: &Trainable,
         passes: Passes,
         offload: Offload,
@@ -125,6 +140,24 @@ impl Plan {
             return smallest;
         }
         choices.iter().map(plan).filter(fits).min_by_key(|plan| plan.cost).unwrap_or(smallest)
+    }
+}
+
+/// The plan of `passes` with as many sequences drawn at once as fit. Their number changes no bit of the result.
+fn fitting(gpu: &Gpu, base: &Base, mut passes: Passes, plan: impl Fn(Passes) -> Plan) -> Plan {
+    let (wanted, context) = passes.capacity.sequences;
+    if wanted == 0 {
+        return plan(passes);
+    }
+    let lengths = Lengths { context, chunk: decode::CHUNK };
+    let mut count = decode::sequences_that_fit(gpu, base.config(), lengths, wanted, u64::MAX);
+    loop {
+        passes.capacity.sequences = (count, context);
+        let found = plan(passes);
+        match passes.recompute {
+            Recompute::Within(limit) if found.total() > limit && count > 1 => count /= 2,
+            _ => return found,
+        }
     }
 }
 
@@ -181,14 +214,19 @@ fn demand<'a>(
     }
 }
 
-/// Bytes of the longest reply that the passes' evaluations generate.
+/// Bytes of the longest reply that the passes' evaluations generate, or of the sequences that are drawn.
 fn replies(gpu: &Gpu, base: &Base, adapter: &Trainable, passes: Passes) -> u64 {
-    let context = passes.capacity.reply;
-    if context == 0 {
-        return 0;
-    }
     let (slots, rank) = adapter.adapted();
-    decode::bytes(gpu, base, Lengths { context, chunk: decode::CHUNK }, slots, rank)
+    let lengths = |context: usize| Lengths { context, chunk: decode::CHUNK };
+    let of_reply = match passes.capacity.reply {
+        0 => 0,
+        context => decode::bytes(gpu, base, lengths(context), slots, rank),
+    };
+    let of_sequences = match passes.capacity.sequences {
+        (0, _) => 0,
+        (count, context) => decode::bytes_of_sequences(gpu, base, lengths(context), count, slots, rank),
+    };
+    of_reply.max(of_sequences)
 }
 
 /// Counts the bytes that passes copy where backward ends at layer `lowest`.

@@ -14,9 +14,10 @@ static EFFECTS: LazyLock<HashMap<String, Effect>> = LazyLock::new(|| {
     noted.map(|seen| (format!("{}.{}", seen.section, seen.key), seen.effect)).collect()
 });
 
-/// The effect of a key; keys that are unknown to this version affect the result.
+/// The effect of a key; keys that are unknown to this version affect the result. A key of a list of tables has its table's number.
 fn effect(key: &str) -> Effect {
-    EFFECTS.get(key).copied().unwrap_or(Effect::Result)
+    let parts: Vec<&str> = key.split('.').filter(|part| part.parse::<usize>().is_err()).collect();
+    EFFECTS.get(&parts.join(".")).copied().unwrap_or(Effect::Result)
 }
 
 /// A key with its old and its new value, in TOML or JSON syntax.
@@ -63,14 +64,28 @@ impl Recipe {
     }
 }
 
+/// The keys of a list of tables, each with the number of its table, from 1.
+fn numbered(tables: Vec<Value>) -> Vec<(String, Value)> {
+    let mut all = Vec::new();
+    for (number, table) in tables.into_iter().enumerate() {
+        let keys = if let Value::Object(keys) = table { keys } else { Default::default() };
+        all.extend(keys.into_iter().map(|(key, value)| (format!("{}.{key}", number + 1), value)));
+    }
+    all
+}
+
 /// All keys that are set, with their values, and the number of shares, which is 1 unless set.
 fn flat(recipe: &Recipe) -> Vec<(String, Value)> {
     let Ok(Value::Object(sections)) = serde_json::to_value(recipe) else {
         unreachable!("a recipe has only tables and plain values")
     };
-    let keys = |(section, keys): (String, Value)| {
-        let keys = if let Value::Object(keys) = keys { keys } else { Default::default() };
-        keys.into_iter().map(move |(key, value)| (format!("{section}.{key}"), value))
+    let keys = |(section, keys): (String, Value)| -> Vec<(String, Value)> {
+        let keys = match keys {
+            Value::Object(keys) => keys.into_iter().collect(),
+            Value::Array(tables) => numbered(tables),
+            _ => Vec::new(),
+        };
+        keys.into_iter().map(move |(key, value)| (format!("{section}.{key}"), value)).collect()
     };
     let mut all: Vec<(String, Value)> = sections.into_iter().flat_map(keys).collect();
     if recipe.train.shares.is_none() {

@@ -6,7 +6,7 @@ use serde::{Serialize, Serializer};
 
 use super::error::RecipeError;
 use super::fields::Section;
-use super::manual::source_keys;
+use super::manual::{SOURCES, source_keys};
 use super::values::{Cache, Template};
 use crate::data::dataset::{Field, Format as DataFormat, Invalid, Overlong};
 use crate::data::template::TrainOn;
@@ -115,7 +115,7 @@ impl Data {
         let format = harmless.choice("format", DataFormat::Auto)?;
         let train_on = harmless.choice("train_on", TrainOn::Assistant)?;
         let fields = harmless.renames("fields")?.unwrap_or_default();
-        let sources = section.tables("sources", &source_keys(), |source| {
+        let sources = section.tables(SOURCES, &source_keys(), |source| {
             let expected = "a file, a folder or a pattern such as \"data/*.jsonl\"";
             Ok(DataSource {
                 path: source.text("path")?.ok_or_else(|| source.missing("path", expected))?.into(),

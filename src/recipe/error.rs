@@ -123,6 +123,20 @@ impl RecipeError {
         }
     }
 
+    /// The error with the name of its text alone as its place.
+    pub(super) fn unplaced(mut self) -> RecipeError {
+        if let RecipeError::Syntax { place, .. }
+        | RecipeError::Unknown { place, .. }
+        | RecipeError::NotSupported { place, .. }
+        | RecipeError::WrongType { place, .. }
+        | RecipeError::OutOfRange { place, .. }
+        | RecipeError::Conflict { place, .. } = &mut self
+        {
+            place.position = None;
+        }
+        self
+    }
+
     /// Line and column in the text, in characters and from 1. `None` for an override.
     pub fn position(&self) -> Option<(u32, u32)> {
         match self {

@@ -11,7 +11,6 @@ use serde_json::json;
 use super::error::RecipeError;
 use super::keys::nearest;
 use super::kinds::{one_or_more, variants};
-use super::manual::SOURCES;
 use super::source::{Effect, Entry, Node, Seen, Source, Value};
 use crate::adapter::AdapterPath;
 
@@ -34,6 +33,59 @@ impl Source<'_> {
         let entries = self.entries.iter().find(|e| e.key == name).map(|e| &e.node.value);
         let entries = if let Some(Value::Table(entries)) = entries { entries.as_slice() } else { &[] };
         Section { source: self, name, entries, effect: Effect::Result }
+    }
+}
+
+/// Lists of tables, such as `[[data.sources]]`.
+impl Source<'_> {
+    /// The tables `[[name]]` outside any section. `keys` are the keys that a table may have; `read` reads one table.
+    pub fn tables<T>(
+        &self,
+        name: &'static str,
+        keys: &[&str],
+        read: impl Fn(&Section) -> Result<T, RecipeError>,
+    ) -> Result<Vec<T>, RecipeError> {
+        match self.entries.iter().find(|entry| entry.key == name) {
+            Some(entry) => self.tables_of(&entry.node, name, keys, Effect::Result, read),
+            None => Ok(Vec::new()),
+        }
+    }
+
+    fn tables_of<T>(
+        &self,
+        node: &Node,
+        name: &'static str,
+        keys: &[&str],
+        effect: Effect,
+        read: impl Fn(&Section) -> Result<T, RecipeError>,
+    ) -> Result<Vec<T>, RecipeError> {
+        let expected = format!("tables [[{name}]]");
+        let wrong = |node: &Node| RecipeError::WrongType {
+            place: self.place(node.origin),
+            key: name.into(),
+            expected: expected.clone(),
+            found: node.value.describe(),
+        };
+        let Value::List(items) = &node.value else { return Err(wrong(node)) };
+        if items.is_empty() {
+            let expected = format!("at least one of {expected}");
+            let place = self.place(node.origin);
+            return Err(RecipeError::OutOfRange { place, key: name.into(), found: "[]".into(), expected });
+        }
+        let mut out = Vec::new();
+        for item in items {
+            let Value::Table(entries) = &item.value else { return Err(wrong(item)) };
+            if let Some(entry) = entries.iter().find(|entry| !keys.contains(&entry.key.as_str())) {
+                let hint = match nearest(&entry.key, keys.iter().copied()) {
+                    Some(known) => format!("did you mean `{known}`?"),
+                    None => format!("it takes {}", keys.join(", ")),
+                };
+                let what = format!("key `{}` in [[{name}]]", entry.key);
+                return Err(RecipeError::Unknown { place: self.place(entry.origin), what, hint });
+            }
+            out.push(read(&Section { source: self, name, entries, effect })?);
+        }
+        Ok(out)
     }
 }
 
@@ -213,36 +265,19 @@ impl Section<'_> {
         self.get(key).is_some()
     }
 
-    /// A list of tables. `keys` are the keys that a table may have; `read` reads one table.
+    /// A list of tables at `name`, which is `section.key`. `keys` are the keys that a table may have; `read` reads one table.
     pub fn tables<T>(
         &self,
-        key: &str,
+        name: &'static str,
         keys: &[&str],
         read: impl Fn(&Section) -> Result<T, RecipeError>,
     ) -> Result<Vec<T>, RecipeError> {
+        let key = name.rsplit('.').next().unwrap_or(name);
         self.note(key, json!({ "type": "array", "minItems": 1 }));
-        let Some(node) = self.get(key) else { return Ok(Vec::new()) };
-        let expected = format!("tables [[{}]]", self.path(key));
-        let Value::List(items) = &node.value else { return Err(self.wrong_type(key, node, &expected)) };
-        if items.is_empty() {
-            return Err(self.out_of_range(key, node, &format!("at least one of {expected}")));
+        match self.get(key) {
+            Some(node) => self.source.tables_of(node, name, keys, self.effect, read),
+            None => Ok(Vec::new()),
         }
-        let mut out = Vec::new();
-        for item in items {
-            let Value::Table(entries) = &item.value else {
-                return Err(self.wrong_type(key, item, &expected));
-            };
-            if let Some(entry) = entries.iter().find(|entry| !keys.contains(&entry.key.as_str())) {
-                let hint = match nearest(&entry.key, keys.iter().copied()) {
-                    Some(known) => format!("did you mean `{known}`?"),
-                    None => format!("it takes {}", keys.join(", ")),
-                };
-                let what = format!("key `{}` in [[{}]]", entry.key, self.path(key));
-                return Err(RecipeError::Unknown { place: self.source.place(entry.origin), what, hint });
-            }
-            out.push(read(&Section { name: SOURCES, entries, ..*self })?);
-        }
-        Ok(out)
     }
 
     /// Notes that `key` was looked up, and the schema of its values.

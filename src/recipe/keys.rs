@@ -1,7 +1,7 @@
 //! Unknown sections and keys, and suggestions for them.
 
 use super::error::RecipeError;
-use super::manual::sections;
+use super::manual::{REWARDS, sections};
 use super::source::{Entry, Source, Value};
 
 /// Keys that are planned for later versions.
@@ -67,9 +67,18 @@ pub(super) fn check(source: &Source) -> Result<(), RecipeError> {
             // Editors find the schema of a JSON file under this key.
             continue;
         }
+        if name == REWARDS {
+            // Its reader checks the keys.
+            continue;
+        }
         let Some((_, keys)) = sections().iter().find(|(known, _)| known == name) else {
-            let (what, hint) = match section.node.value {
+            let (what, hint) = match &section.node.value {
                 Value::Table(_) => (format!("section [{name}]"), section_hint(name)),
+                Value::List(items)
+                    if items.first().is_some_and(|item| matches!(item.value, Value::Table(_))) =>
+                {
+                    (format!("list [[{name}]]"), section_hint(name))
+                }
                 _ => (format!("key `{name}` outside any section"), key_hint(None, name)),
             };
             return Err(RecipeError::Unknown { place: source.place(section.origin), what, hint });
@@ -104,7 +113,8 @@ fn unknown(source: &Source, section: &str, entry: &Entry) -> RecipeError {
 }
 
 fn section_hint(name: &str) -> String {
-    match nearest(name, sections().iter().map(|(known, _)| known.as_str())) {
+    match nearest(name, sections().iter().map(|(known, _)| known.as_str()).chain([REWARDS])) {
+        Some(REWARDS) => format!("did you mean [[{REWARDS}]]?"),
         Some(known) => format!("did you mean [{known}]?"),
         None => format!("the sections are {}", list(sections().iter().map(|(known, _)| known.as_str()))),
     }

@@ -6,13 +6,15 @@ use std::sync::LazyLock;
 const MANUAL: &str = include_str!("../../recipes/chat.toml");
 /// Section of the keys of `[[data.sources]]`.
 pub(super) const SOURCES: &str = "data.sources";
+/// Section of the keys of `[[rewards]]`.
+pub(super) const REWARDS: &str = "rewards";
 
 static COMMENTS: LazyLock<Vec<(String, String)>> = LazyLock::new(described);
 static SECTIONS: LazyLock<Vec<(String, Vec<String>)>> = LazyLock::new(|| {
     let mut sections: Vec<(String, Vec<String>)> = Vec::new();
     for (section, key) in comments().filter_map(|(path, _)| path.split_once('.')) {
         match sections.last_mut().filter(|(last, _)| last == section) {
-            _ if key.contains('.') => {}
+            _ if key.contains('.') || section == REWARDS => {}
             Some((_, keys)) => keys.push(key.into()),
             None => sections.push((section.into(), vec![key.into()])),
         }
@@ -25,7 +27,7 @@ pub(super) fn comments() -> impl Iterator<Item = (&'static str, &'static str)> {
     COMMENTS.iter().map(|(path, comment)| (path.as_str(), comment.as_str()))
 }
 
-/// All sections with their keys, in the manual's order.
+/// All sections with their keys, in the manual's order, without those that are lists of tables.
 pub(super) fn sections() -> &'static [(String, Vec<String>)] {
     &SECTIONS
 }
@@ -33,6 +35,11 @@ pub(super) fn sections() -> &'static [(String, Vec<String>)] {
 /// Keys of `[[data.sources]]`.
 pub(super) fn source_keys() -> Vec<&'static str> {
     comments().filter_map(|(path, _)| path.strip_prefix(SOURCES)?.strip_prefix('.')).collect()
+}
+
+/// Keys of `[[rewards]]`.
+pub(super) fn reward_keys() -> Vec<&'static str> {
+    comments().filter_map(|(path, _)| path.strip_prefix(REWARDS)?.strip_prefix('.')).collect()
 }
 
 /// The comment of every key of the manual, by `section.key`. Continued comments are joined.

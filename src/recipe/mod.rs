@@ -9,6 +9,7 @@ mod distill;
 mod error;
 mod eval;
 mod fields;
+mod grpo;
 mod keys;
 mod kinds;
 mod lora;
@@ -17,6 +18,7 @@ mod objective;
 mod output;
 mod read;
 mod renames;
+mod rewards;
 mod schema;
 mod sections;
 mod source;
@@ -31,10 +33,12 @@ pub use data::{Data, DataSource};
 pub use distill::{Distill, DivergenceName, SELF};
 pub use error::{Place, RecipeError};
 pub use eval::Eval;
+pub use grpo::{Grpo, GrpoLossType, ImportanceSamplingLevel};
 pub use lora::{Layers, Lora, Pattern, rank_of};
 pub use objective::{LossType, ObjectiveKeys, ObjectiveName};
 pub use output::Output;
 pub use read::split_override;
+pub use rewards::{JudgeReward, LengthReward, Reward, RewardKind};
 pub use schema::{SCHEMA_URL, schema};
 pub use sections::{Device, Log, Model};
 pub use source::{Syntax, toml_string};
@@ -45,6 +49,7 @@ pub use crate::data::dataset::{Field, Format as DataFormat, Invalid, Overlong};
 pub use crate::data::template::TrainOn;
 pub use crate::talk::metrics::Metric;
 pub use crate::train::OptimizerKind;
+pub use crate::train::objective::advantages::ScaleRewards;
 pub use crate::train::schedule::LrScheduler;
 
 /// The settings of a whole run, with every default filled in.
@@ -61,6 +66,12 @@ pub struct Recipe {
     /// Learning from a second model; `None` for objectives without one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub distill: Option<Distill>,
+    /// `[[rewards]]`: functions that judge completions.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub rewards: Vec<Reward>,
+    /// Learning from rewards; `None` for objectives without completions.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub grpo: Option<Grpo>,
     /// Evaluation during the run.
     pub eval: Eval,
     /// The files that the run writes.

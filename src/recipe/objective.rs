@@ -24,6 +24,8 @@ pub enum ObjectiveName {
     Simpo,
     /// A divergence from a second model, the teacher.
     Distill,
+    /// Group relative policy optimization, from rewards of drawn completions.
+    Grpo,
 }
 
 impl ObjectiveName {
@@ -36,6 +38,7 @@ impl ObjectiveName {
             ObjectiveName::Orpo => "orpo",
             ObjectiveName::Simpo => "simpo",
             ObjectiveName::Distill => "distill",
+            ObjectiveName::Grpo => "grpo",
         }
     }
 
@@ -55,6 +58,7 @@ impl ObjectiveName {
             ObjectiveName::Sft | ObjectiveName::Distill => Supervision::Examples,
             ObjectiveName::Kto => Supervision::Ratings,
             ObjectiveName::Dpo | ObjectiveName::Orpo | ObjectiveName::Simpo => Supervision::Pairs,
+            ObjectiveName::Grpo => Supervision::Prompts,
         }
     }
 }
@@ -163,6 +167,7 @@ pub(super) fn check(section: &Section, data: &Data, name: ObjectiveName) -> Resu
     let fits = |format: DataFormat| match (name.supervision(), format) {
         (_, DataFormat::Auto) => true,
         (Supervision::Examples, format) => DataFormat::SHAPES.contains(&format),
+        (Supervision::Prompts, format) => format == DataFormat::Prompt,
         (Supervision::Pairs, format) => format == DataFormat::Preference,
         (Supervision::Ratings, format) => [DataFormat::Preference, DataFormat::Rated].contains(&format),
     };
@@ -177,7 +182,7 @@ pub(super) fn check(section: &Section, data: &Data, name: ObjectiveName) -> Resu
     }
     let all = data.sources.iter().map(|source| source.train_on).chain([data.train_on]);
     if !name.takes_examples() && all.into_iter().any(|train_on| train_on == TrainOn::All) {
-        let text = "\"all\" does not fit an objective that compares answers; remove it";
+        let text = "\"all\" does not fit an objective that imitates no examples; remove it";
         return Err(section.conflict(if section.has("train_on") { "train_on" } else { "sources" }, text));
     }
     Ok(())

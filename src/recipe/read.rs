@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use super::error::absolute;
-use super::source::Source;
-use super::{Model, Recipe, RecipeError, Syntax, Template, keys, sections};
+use super::source::{Source, text_of};
+use super::{Model, Recipe, RecipeError, RewardKind, Syntax, Template, grpo, keys, sections};
 use crate::base::Fingerprint;
 use crate::data::dataset;
 use crate::files;
@@ -14,10 +14,7 @@ impl Recipe {
     ///
     /// `overrides` are pairs of `section.key` and value, as in the arguments of `--set`.
     pub fn read<S: AsRef<str>>(path: &Path, overrides: &[(S, S)]) -> Result<Recipe, RecipeError> {
-        let text = files::read_to_string(path)
-            .map_err(|source| RecipeError::Read { path: absolute(path), source })?;
-        let is_json = path.extension().is_some_and(|e| e.eq_ignore_ascii_case("json"));
-        let syntax = if is_json { Syntax::Json } else { Syntax::Toml };
+        let (text, syntax) = text_of(path)?;
         Recipe::parse(&text, syntax, &path.display().to_string(), overrides)
     }
 
@@ -47,7 +44,9 @@ impl Recipe {
     ) -> Result<Recipe, RecipeError> {
         let source = Source::parse(text, syntax, name, overrides)?;
         keys::check(&source)?;
-        sections::all(&source)
+        let recipe = sections::all(&source)?;
+        grpo::fits(&source, &recipe)?;
+        Ok(recipe)
     }
 
     /// A recipe of defaults for the base `base`, for [`crate::run::finetune`]. It has no data files and no output folder.
@@ -87,7 +86,11 @@ impl Recipe {
             _ => None,
         };
         let init = self.lora.init_from.iter().map(|p| ("lora.init_from", &p.path));
-        let mut all = data.chain(sources).chain(valid).chain(template).chain(init);
+        let schema = self.rewards.iter().filter_map(|reward| match &reward.kind {
+            RewardKind::Json { schema, .. } => schema.as_ref().map(|path| ("rewards.schema", path)),
+            _ => None,
+        });
+        let mut all = data.chain(sources).chain(valid).chain(template).chain(init).chain(schema);
         let is_missing = |path: &Path| {
             !files::exists(path) && !dataset::files::is_pattern(path) && !dataset::files::is_of_hub(path)
         };

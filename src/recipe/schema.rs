@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::manual::{self, SOURCES};
+use super::manual::{self, REWARDS, SOURCES};
 use super::sections;
 
 /// Address at which editors find the schema of the latest version.
@@ -41,6 +41,12 @@ pub fn schema() -> Value {
         };
         properties.insert(section.clone(), object(members, required));
     }
+    let keys = manual::reward_keys().into_iter().map(|key| (key.into(), property(REWARDS, key))).collect();
+    let description = manual::comments()
+        .find(|(path, _)| *path == REWARDS)
+        .and_then(|(_, comment)| comment.split_once("; "));
+    let rewards = json!({ "type": "array", "minItems": 1, "description": description.map(|(_, effect)| effect), "items": object(keys, &["name"]) });
+    properties.insert(REWARDS.into(), rewards);
     properties.insert("$schema".into(), json!({ "type": "string" }));
     let mut schema = object(properties, &["model", "data", "output"]);
     schema["$schema"] = "http://json-schema.org/draft-07/schema#".into();

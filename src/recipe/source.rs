@@ -2,17 +2,27 @@
 
 use std::cell::RefCell;
 use std::collections::HashSet;
+use std::path::Path;
 
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use toml::de::{DeTable, DeValue};
 
-use super::error::{Place, RecipeError};
+use super::error::{Place, RecipeError, absolute};
+use crate::files;
 
 /// A TOML string that has this text.
 pub fn toml_string(text: &str) -> String {
     toml::Value::String(text.into()).to_string()
+}
+
+/// The text of a recipe file and its syntax: JSON if its name ends in `.json`, otherwise TOML.
+pub(super) fn text_of(path: &Path) -> Result<(String, Syntax), RecipeError> {
+    let text =
+        files::read_to_string(path).map_err(|source| RecipeError::Read { path: absolute(path), source })?;
+    let is_json = path.extension().is_some_and(|e| e.eq_ignore_ascii_case("json"));
+    Ok((text, if is_json { Syntax::Json } else { Syntax::Toml }))
 }
 
 /// A key that was looked up, the schema of its values, and its effect.
@@ -227,9 +237,18 @@ impl<'a> Source<'a> {
             self.entries.push(Entry { key: section.to_owned(), origin, node });
             self.entries.len() - 1
         });
-        if let Value::Table(entries) = &mut self.entries[position].node.value {
-            entries.retain(|e| e.key != key);
-            entries.push(Entry { key: key.to_owned(), origin, node });
+        match &mut self.entries[position].node.value {
+            Value::Table(entries) => {
+                entries.retain(|e| e.key != key);
+                entries.push(Entry { key: key.to_owned(), origin, node });
+            }
+            Value::List(_) => {
+                let message =
+                    format!("[[{section}]] is a list; set it as a whole: --set {section}='[{{ … }}]'");
+                return Err(RecipeError::Conflict { place: self.place(origin), key: path.into(), message });
+            }
+            // A section that is none is an error of its own.
+            _ => {}
         }
         Ok(())
     }

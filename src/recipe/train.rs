@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::error::RecipeError;
 use super::fields::Section;
-use super::objective::{self, ObjectiveKeys};
+use super::objective::{self, ObjectiveKeys, ObjectiveName};
 use super::values::{Switch, write_share};
 use crate::model::plan::Share;
 use crate::train::OptimizerKind;
@@ -101,12 +101,15 @@ impl Train {
             epochs: next.count("epochs", 3, 1)?,
             max_steps: next.optional_count("max_steps", 1)?,
             objective,
-            batch_size: section.count("batch_size", 1, 1)?,
+            batch_size: section.count(
+                "batch_size",
+                if objective.name == ObjectiveName::Grpo { 8 } else { 1 },
+                1,
+            )?,
             gradient_accumulation_steps: accumulation,
             shares: shares(section, accumulation)?,
             optimizer: section.choice("optimizer", OptimizerKind::Adamw)?,
-            learning_rate: next
-                .positive("learning_rate", if objective.name.takes_examples() { 2e-4 } else { 1e-5 })?,
+            learning_rate: next.positive("learning_rate", rate(objective.name))?,
             adam_beta1: beta("adam_beta1", 0.9)?,
             adam_beta2: beta("adam_beta2", 0.999)?,
             adam_epsilon: next.number(
@@ -129,6 +132,15 @@ impl Train {
             max_skipped_steps: harmless.count("max_skipped_steps", 0, 0)?,
             stop_if_diverged: harmless.boolean("stop_if_diverged", true)?,
         })
+    }
+}
+
+/// The default learning rate of an objective.
+fn rate(objective: ObjectiveName) -> f64 {
+    match objective {
+        ObjectiveName::Sft | ObjectiveName::Distill => 2e-4,
+        ObjectiveName::Grpo => 5e-5,
+        ObjectiveName::Dpo | ObjectiveName::Kto | ObjectiveName::Orpo | ObjectiveName::Simpo => 1e-5,
     }
 }
 

@@ -1,12 +1,34 @@
-//! Softcap and cross entropy: `c = cap·tanh(z/cap)` (or `c = z`), `loss = ln Σ_j exp(c_j) − c_target`.
+//! Softcap and cross entropy: `c = cap·tanh(z/cap)` (or `c = z`), `t = c/temperature`, `loss = ln Σ_j exp(t_j) − t_target`.
 
 use super::{row, row_mut};
 
+/// Changes of the logits before the softmax.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Adjusted {
+    /// The softcap.
+    pub softcap: Option<f64>,
+    /// Divides the logits behind the softcap.
+    pub temperature: f64,
+}
+
+impl From<Option<f64>> for Adjusted {
+    fn from(softcap: Option<f64>) -> Adjusted {
+        Adjusted { softcap, temperature: 1.0 }
+    }
+}
+
+impl Adjusted {
+    fn of(self, logits: &[f64]) -> Vec<f64> {
+        softcap(logits, self.softcap).iter().map(|c| c / self.temperature).collect()
+    }
+}
+
 /// `logits` before the softcap `[N, V]`, `targets` `[N]` -> one loss per row, `[N]`.
-pub fn forward(logits: &[f64], targets: &[u32], softcap: Option<f64>, vocab: usize) -> Vec<f64> {
+pub fn forward(logits: &[f64], targets: &[u32], adjusted: impl Into<Adjusted>, vocab: usize) -> Vec<f64> {
+    let adjusted = adjusted.into();
     let mut losses = vec![0.0; targets.len()];
     for n in 0..targets.len() {
-        let capped = self::softcap(row(logits, n, vocab), softcap);
+        let capped = adjusted.of(row(logits, n, vocab));
         losses[n] = log_sum_exp(&capped) - capped[targets[n] as usize];
     }
     losses
@@ -14,22 +36,24 @@ pub fn forward(logits: &[f64], targets: &[u32], softcap: Option<f64>, vocab: usi
 
 /// Gradient of `Σ_n coefficients_n·loss_n` with respect to the logits before the softcap, `[N, V]`.
 ///
-/// `dz_j = coefficient·(softmax(c)_j − [j = target])·(1 − (c_j/cap)²)`.
+/// `dz_j = coefficient/temperature·(softmax(t)_j − [j = target])·(1 − (c_j/cap)²)`.
 pub fn backward(
     coefficients: &[f64],
     logits: &[f64],
     targets: &[u32],
-    softcap: Option<f64>,
+    adjusted: impl Into<Adjusted>,
     vocab: usize,
 ) -> Vec<f64> {
+    let Adjusted { softcap, temperature } = adjusted.into();
     let mut dlogits = vec![0.0; logits.len()];
     for n in 0..targets.len() {
         let capped = self::softcap(row(logits, n, vocab), softcap);
-        let lse = log_sum_exp(&capped);
+        let tempered: Vec<f64> = capped.iter().map(|c| c / temperature).collect();
+        let lse = log_sum_exp(&tempered);
         let dlogits = row_mut(&mut dlogits, n, vocab);
         for j in 0..vocab {
             let one_hot = if j == targets[n] as usize { 1.0 } else { 0.0 };
-            let dcapped = coefficients[n] * ((capped[j] - lse).exp() - one_hot);
+            let dcapped = coefficients[n] / temperature * ((tempered[j] - lse).exp() - one_hot);
             let slope = softcap.map_or(1.0, |cap| 1.0 - (capped[j] / cap) * (capped[j] / cap));
             dlogits[j] = dcapped * slope;
         }

@@ -7,6 +7,7 @@ mod next;
 mod preference;
 mod range;
 mod replies;
+mod rewards;
 mod sweep;
 pub mod tensorboard;
 mod text;
@@ -17,7 +18,7 @@ use serde_json::Value;
 
 use crate::recipe::{Metric, Recipe};
 use crate::run::metrics::{Evaluation, History, RunNotice, Scores, StepMetrics};
-use crate::run::{Identity, Run, Status, identity};
+use crate::run::{Identity, RolloutLine, Run, Status, identity};
 use crate::verify::Effect;
 use chart::{Chart, Series};
 use text::{duration, escape, grouped, number, percent, setting, small};
@@ -68,6 +69,8 @@ pub struct Report<'a> {
     pub validation_samples: usize,
     /// The effect of the exported adapter on its base.
     pub effect: Option<Effect>,
+    /// Completions of the last step, for objectives that draw them.
+    pub completions: &'a [RolloutLine],
 }
 
 impl<'a> Report<'a> {
@@ -89,6 +92,7 @@ impl<'a> Report<'a> {
             train_samples: data.train.len(),
             validation_samples: data.validation.len(),
             effect: None,
+            completions: &[],
         }
     }
 
@@ -105,6 +109,7 @@ impl<'a> Report<'a> {
             next::html(self),
             self.charts(),
             replies::html(self),
+            rewards::html(self.completions),
             effects::table(self.history.effects()),
             self.sources(),
             self.notices(),
@@ -149,6 +154,10 @@ impl<'a> Report<'a> {
                     .map_or(Vec::new(), |last| preference::figures(self.history.evaluation(0), last)),
             );
             figures.extend(self.metrics());
+        } else if let Some(reward) =
+            self.last_evaluation().and_then(|last| rewards::figure(self.history.evaluation(0), last))
+        {
+            figures.push(reward);
         } else if let (Some(first), Some(smoothed)) = (self.history.steps().next(), self.history.smoothed) {
             let from = first.loss.map_or(String::new(), |loss| format!("from {}", number(loss)));
             figures.push(("Training loss", number(smoothed), from));
@@ -234,6 +243,7 @@ impl<'a> Report<'a> {
             Chart { class: "wide low", from_zero: true, ..chart("Throughput", "tokens per second", speed) },
         ];
         charts.splice(1..1, preference::charts(h, last_step));
+        charts.splice(0..0, rewards::charts(h, last_step));
         format!("<div class=charts>{}</div>\n", charts.iter().map(Chart::html).collect::<String>())
     }
 

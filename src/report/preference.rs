@@ -12,7 +12,12 @@ type Value = fn(&PreferenceMetrics) -> Option<f64>;
 
 /// Whether the run compares samples, or learns from a teacher.
 pub fn compares(history: &History) -> bool {
-    history.steps().any(|step| step.preference != PreferenceMetrics::default())
+    // A divergence alone is that of completions from a reference.
+    let others = |metrics: &PreferenceMetrics| PreferenceMetrics { kl: None, ..*metrics };
+    history.steps().any(|step| {
+        let none = PreferenceMetrics::default();
+        if step.rewards.is_empty() { step.preference != none } else { others(&step.preference) != none }
+    })
 }
 
 /// Rewards, margins, log-probabilities and the share of pairs that are ranked right; distances from the teacher where there is one.

@@ -43,6 +43,8 @@ fn of_step(step: &StepMetrics, time: f64, tokens_per_second: Option<f64>) -> Vec
     values.extend(
         compared.filter_map(|(name, value)| Some((format!("train/{name}"), Content::Number(value?)))),
     );
+    values
+        .extend(step.rewards.iter().map(|(name, value)| (format!("train/{name}"), Content::Number(*value))));
     summary(step.step, time, &values)
 }
 

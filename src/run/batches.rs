@@ -1,13 +1,23 @@
 //! The samples of a run's steps.
 
+use std::collections::BTreeMap;
 use std::pin::Pin;
 
 use super::Steps;
+use super::phase::Phase;
+use super::rollout_line::RolloutLine;
 use crate::data::batch::{Capacity, MicroBatch, Sample, Step};
 use crate::train::{Optimizer, StepReport, TrainError, Trainer};
 
-/// A step that is being decided.
-pub type NextStep<'s> = Pin<Box<dyn Future<Output = Result<Step, TrainError>> + 's>>;
+/// A step that is being decided; `None` if the user asked to stop.
+pub type NextStep<'s> = Pin<Box<dyn Future<Output = Result<Option<Step>, TrainError>> + 's>>;
+
+/// Measurements of held-out samples that are being taken; `None` if the user asked to stop.
+pub type Evaluated<'s> =
+    Pin<Box<dyn Future<Output = Result<Option<BTreeMap<String, f64>>, TrainError>> + 's>>;
+
+/// Hears of the progress of a phase: the units done, and those of the whole phase. Returns false if the user asked to stop.
+pub type Hear<'h> = &'h mut dyn FnMut(Phase, usize, usize) -> bool;
 
 /// The samples of a run's steps. All may be planned ahead, or an objective decides them during the run.
 pub trait Batches {
@@ -15,7 +25,7 @@ pub trait Batches {
     fn steps(&self) -> usize;
 
     /// Decides step `index`, from 0, after all steps before it: `trainer` has the adapter that the step will train.
-    fn next<'s>(&'s mut self, index: usize, trainer: &'s Trainer<'_>) -> NextStep<'s>;
+    fn next<'s>(&'s mut self, index: usize, trainer: &'s Trainer<'_>, hear: Hear<'s>) -> NextStep<'s>;
 
     /// Step `index`, if it does not depend on the steps before it. Its first micro-batch is uploaded while they run.
     fn known(&self, index: usize) -> Option<Step>;
@@ -25,6 +35,31 @@ pub trait Batches {
 
     /// Micro-batches that need as much device memory as any. They are tried before the first step.
     fn largest(&self) -> Vec<MicroBatch>;
+
+    /// Whatever step `index` takes from the steps before it, besides the adapter, as text for a checkpoint.
+    fn state(&self, _index: usize) -> Option<String> {
+        None
+    }
+
+    /// Takes what [`Batches::state`] returned. Fails if it is something else.
+    fn restore(&mut self, _state: &str) -> Result<(), String> {
+        Ok(())
+    }
+
+    /// Measures the model on held-out samples, besides their losses.
+    fn evaluate<'s>(&'s mut self, _trainer: &'s Trainer<'_>, _hear: Hear<'s>) -> Evaluated<'s> {
+        Box::pin(std::future::ready(Ok(Some(BTreeMap::new()))))
+    }
+
+    /// Measurements of the step that was decided last.
+    fn metrics(&self) -> BTreeMap<String, f64> {
+        BTreeMap::new()
+    }
+
+    /// Completions that were drawn for the step that was decided last.
+    fn lines(&self) -> &[RolloutLine] {
+        &[]
+    }
 }
 
 /// Steps that are planned ahead, over samples that are there.
@@ -41,8 +76,8 @@ impl Batches for Planned<'_> {
         self.steps.plans.len()
     }
 
-    fn next<'s>(&'s mut self, index: usize, _: &'s Trainer<'_>) -> NextStep<'s> {
-        Box::pin(std::future::ready(self.steps.taught(self.samples, index)))
+    fn next<'s>(&'s mut self, index: usize, _: &'s Trainer<'_>, _: Hear<'s>) -> NextStep<'s> {
+        Box::pin(std::future::ready(self.steps.taught(self.samples, index).map(Some)))
     }
 
     fn known(&self, index: usize) -> Option<Step> {

@@ -58,7 +58,7 @@ impl Comparing {
         let micro_batches: Vec<MicroBatch> = plan.iter().map(pack).collect();
         let loss_tokens = micro_batches.iter().map(|batch| batch.targets.len()).sum();
         let comparison = self.objective.preference().map(|_| self.comparison(samples, plan, &micro_batches));
-        Step { micro_batches, loss_tokens, comparison }
+        Step { micro_batches, loss_tokens, comparison, ..Step::default() }
     }
 
     /// Gives the micro-batches of a step what the teacher says, where it is known. The arguments are those of [`Comparing::step`].

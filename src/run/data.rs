@@ -233,6 +233,7 @@ pub(super) fn options<'a>(recipe: &'a Recipe, base: &'a OpenBase) -> Options<'a>
         system: d.system.as_deref(),
         unasked: base.unasked(),
         teacher_prompt: recipe.distill.as_ref().map(|keys| keys.teacher_prompt_template.as_str()),
+        completion: recipe.grpo.as_ref().map_or(0, |keys| keys.max_completion_length),
         max_file_size: (d.max_file_size * f64::from(1 << 30)) as u64,
         context: base.base.config().context_length,
         ..Options::new(&base.template)

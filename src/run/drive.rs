@@ -4,9 +4,11 @@ use std::path::Path;
 
 use web_time::Instant;
 
+use super::grpo::warnings;
 use super::metrics::{self, MetricsEvent, StepMetrics, Timing};
 use super::state::observed;
 use super::{Asked, DriveError, Finished, Host, Outcome, Phase, Run, RunEvent, optimizer, take};
+use crate::data::batch::Step;
 use crate::train::TrainError;
 use crate::train::divergence::Diverged;
 use crate::train::ranks::link::LinkError;
@@ -82,7 +84,9 @@ impl Run<'_> {
             if self.checkpoint_is_due() {
                 self.keep(host).await?;
             }
-            self.take_step(host).await?;
+            if !self.take_step(host).await? {
+                return Ok(End::Stop);
+            }
         }
     }
 
@@ -115,19 +119,32 @@ impl Run<'_> {
         host.keep(self, &checkpoint)
     }
 
-    /// Takes the next step. A step that is not finite is skipped, up to `train.max_skipped_steps` times.
-    async fn take_step<H: Host>(&mut self, host: &mut H) -> Result<(), H::Error> {
+    /// Takes the next step. A step that is not finite is skipped, up to `train.max_skipped_steps` times. Returns false if the user asked to
+    /// stop before it.
+    async fn take_step<H: Host>(&mut self, host: &mut H) -> Result<bool, H::Error> {
         let index = self.step;
         let number = index + 1;
         let learning_rate = self.prepared.steps.schedule.learning_rate(index);
         let optimizer = optimizer(self.recipe);
         let started = Instant::now();
-        let step = self.batches.next(index, &self.trainer).await.map_err(DriveError::from)?;
+        let step = match self.decide(index, host).await {
+            Ok(Some(step)) => step,
+            Ok(None) => return Ok(false),
+            Err(error) => {
+                // The state before this step is sound.
+                if self.step > 0 {
+                    let _ = self.keep(host).await;
+                }
+                return Err(error);
+            }
+        };
         let tokens = step.tokens();
-        let result = take(&*self.batches, &self.trainer, (index, &step), &optimizer, learning_rate).await;
+        let batches = self.batches.as_deref().expect("no step is being decided");
+        let result = take(batches, &self.trainer, (index, &step), &optimizer, learning_rate).await;
+        let of_batches = batches.metrics();
         let seconds = started.elapsed().as_secs_f64();
         let mut warnings = Vec::new();
-        let metrics = match result {
+        let mut metrics = match result {
             Ok(report) => StepMetrics::taken(number, &report, learning_rate, tokens),
             Err(TrainError::NotFinite { loss, grad_norm, rows, loss_tokens, .. }) if self.may_skip() => {
                 warnings.push(format!(
@@ -146,20 +163,50 @@ impl Run<'_> {
                 return Err(DriveError::from(error).into());
             }
         };
+        metrics.rewards.extend(of_batches);
         // A coarse timer may measure nothing.
         let tokens_per_second = if seconds > 0.0 { tokens as f64 / seconds } else { 0.0 };
         let timing = Timing { step: number, time: metrics::now(), seconds, tokens_per_second };
         self.step = number;
         self.history.timing.push(timing);
         self.history.push(MetricsEvent::Step(metrics.clone()));
-        warnings.extend(observed(&metrics).map(|step| self.watch.step(&step)).unwrap_or_default());
-        warnings.extend(self.displacement.step(&metrics.preference));
-        host.on_event(self, RunEvent::Step { metrics: &metrics, timing: &timing })?;
+        warnings.extend(self.watched(&metrics));
+        let lines = self.batches.as_ref().map_or(&[][..], |batches| batches.lines());
+        host.on_event(self, RunEvent::Step { metrics: &metrics, timing: &timing, lines })?;
         for warning in warnings {
             self.warn(warning, host)?;
         }
         self.check_divergence().map_err(DriveError::from)?;
-        Ok(())
+        Ok(true)
+    }
+
+    /// Decides the samples of step `index`. `None` if the user asked to stop meanwhile.
+    async fn decide<H: Host>(&mut self, index: usize, host: &mut H) -> Result<Option<Step>, H::Error> {
+        let mut batches = self.batches.take().expect("no step is being decided");
+        let (run, mut failed) = (&*self, None);
+        let mut hear = |phase, done, of| match host.on_event(run, RunEvent::Progress { phase, done, of }) {
+            Ok(()) => !host.is_stopping(),
+            Err(error) => {
+                failed = Some(error);
+                false
+            }
+        };
+        let step = batches.next(index, &run.trainer, &mut hear).await;
+        self.batches = Some(batches);
+        match failed {
+            Some(error) => Err(error),
+            None => Ok(step.map_err(DriveError::from)?),
+        }
+    }
+
+    /// Lets the watches see a step. The losses of an objective that learns from rewards say nothing about progress.
+    fn watched(&mut self, metrics: &StepMetrics) -> Vec<String> {
+        if self.prepared.grpo.is_some() {
+            return warnings::after_step(&self.history);
+        }
+        let mut warnings = observed(metrics).map(|step| self.watch.step(&step)).unwrap_or_default();
+        warnings.extend(self.displacement.step(&metrics.preference));
+        warnings
     }
 
     /// Fails if the loss has risen far above its start, unless the recipe allows it.

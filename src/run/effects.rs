@@ -28,7 +28,8 @@ impl Run<'_> {
             return Ok(());
         }
         let started = Instant::now();
-        let validated = !self.prepared.data.validation.is_empty();
+        // Prompts have no loss: the export is compared on the built-in questions then.
+        let validated = !self.prepared.validation.is_empty();
         let mut effects = Effects { step, ..Effects::default() };
         let general = match exported.filter(|_| !validated) {
             Some(effect) => Some(effect),
@@ -48,7 +49,9 @@ impl Run<'_> {
         }
         effects.data = match exported.filter(|_| validated) {
             Some(effect) => Shift::new("validation samples", &effect),
-            None if self.recipe.eval.general => self.effect_on_data(adapter).await?,
+            None if self.recipe.eval.general && self.prepared.grpo.is_none() => {
+                self.effect_on_data(adapter).await?
+            }
             None => None,
         };
         effects.replies = self.general_replies(adapter, host).await?;

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::answers::Answer;
 use super::compared::Compared;
+use super::grpo::warnings;
 use super::metrics::{Evaluation, MetricsEvent, SampleReply, SourceScores, new_loops};
 use super::{DriveError, Host, Phase, Run, RunEvent, answers};
 use crate::adapter::lora::Adapter;
@@ -24,6 +25,8 @@ impl Run<'_> {
     /// Evaluates the model after the last step. Returns false, and records nothing, if the user asked to stop meanwhile.
     pub(super) async fn evaluate<H: Host>(&mut self, host: &mut H) -> Result<bool, H::Error> {
         let Some(mut evaluation) = self.validate(host).await? else { return Ok(false) };
+        let Some(held_out) = self.examine(host).await? else { return Ok(false) };
+        evaluation.preference.extend(held_out);
         let Some(replies) = self.replies(host).await? else { return Ok(false) };
         evaluation.replies = replies;
         let Some(metrics) = self.metrics(host).await? else { return Ok(false) };
@@ -33,8 +36,28 @@ impl Run<'_> {
         self.history.push(MetricsEvent::Evaluation(evaluation.clone()));
         let is_best = self.update_best().await?;
         host.on_event(self, RunEvent::Evaluation { evaluation: &evaluation, is_best })?;
-        loops.into_iter().try_for_each(|warning| self.warn(warning, host))?;
+        let apart = warnings::after_evaluation(&self.history);
+        loops.into_iter().chain(apart).try_for_each(|warning| self.warn(warning, host))?;
         Ok(true)
+    }
+
+    /// Measures held-out samples in the objective's own way. `None` if the user asked to stop.
+    async fn examine<H: Host>(&mut self, host: &mut H) -> Result<Option<BTreeMap<String, f64>>, H::Error> {
+        let mut batches = self.batches.take().expect("no step is being decided");
+        let (run, mut failed) = (&*self, None);
+        let mut hear = |phase, done, of| match host.on_event(run, RunEvent::Progress { phase, done, of }) {
+            Ok(()) => !host.is_stopping(),
+            Err(error) => {
+                failed = Some(error);
+                false
+            }
+        };
+        let found = batches.evaluate(&run.trainer, &mut hear).await;
+        self.batches = Some(batches);
+        match failed {
+            Some(error) => Err(error),
+            None => Ok(found.map_err(DriveError::from)?),
+        }
     }
 
     /// A warning if replies repeat themselves that did not before training. It is told once for a prompt.

@@ -5,7 +5,7 @@
 use std::rc::Rc;
 
 use super::metrics::StepMetrics;
-use super::{Batches, Data, DriveError, Host, OpenBase, Outcome, PreparedRun, Run, RunError, RunEvent};
+use super::{Data, DriveError, Host, OpenBase, Outcome, PreparedRun, Run, RunError, RunEvent};
 use crate::adapter::lora::Adapter;
 use crate::data::batch::Sample;
 use crate::data::dataset::{self, DatasetError};
@@ -86,7 +86,7 @@ pub async fn finetune(
     let mut trainer = Trainer::new(gpu, &model, &initial, capacity, dropout, recompute)?
         .with_objective(super::objective(recipe));
     trainer.share(&Rc::new(Ranks::alone()), super::shares(recipe, 1)?).map_err(DriveError::from)?;
-    trainer.compile(&prepared.batches().largest(), &super::optimizer(recipe)).await?;
+    trainer.compile(&prepared.largest(), &super::optimizer(recipe)).await?;
 
     let run = Run::new(recipe, base, &prepared, &identity, &initial, trainer);
     match run.drive(&mut Silent { progress }).await? {

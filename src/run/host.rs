@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 
 use super::checkpoint::Checkpoint;
 use super::metrics::{Effects, Evaluation, RunNotice, StepMetrics, Timing};
+use super::phase::Phase;
+use super::rollout_line::RolloutLine;
 use super::{DriveError, Run};
 
 use crate::adapter::lora::Adapter;
@@ -61,6 +63,8 @@ pub enum RunEvent<'e> {
         metrics: &'e StepMetrics,
         /// Its duration.
         timing: &'e Timing,
+        /// The completions that were drawn for it.
+        lines: &'e [RolloutLine],
     },
     /// The model was evaluated.
     Evaluation {
@@ -91,23 +95,6 @@ pub enum RunEvent<'e> {
     Ended(&'e Outcome),
     /// An error ends the run; [`Run::drive`] returns it. The last event.
     Failed,
-}
-
-/// A phase of a run besides its steps.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
-    /// Computing the log-probabilities under the reference.
-    Reference,
-    /// Scoring the validation batches.
-    Validation,
-    /// Generating the replies to `eval.samples`.
-    Replies,
-    /// Generating answers for `eval.metrics`.
-    Answers,
-    /// Asking general questions.
-    General,
-    /// Writing the exports and comparing them with the adapter in memory.
-    Export,
 }
 
 /// End of a run.

@@ -94,6 +94,10 @@ fn samples(samples: &[Sample], weights: &[f64]) -> String {
             hash.update("taught");
             taught.ids.iter().for_each(|id| hash.update(id.to_le_bytes()));
         }
+        if let Some(row) = &sample.row {
+            hash.update("row");
+            hash.update(serde_json::to_string(&row.columns).expect("columns are plain values"));
+        }
     }
     weights.iter().for_each(|weight| hash.update(weight.to_le_bytes()));
     hex(hash.finalize().as_slice())

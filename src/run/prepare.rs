@@ -2,11 +2,13 @@
 
 use super::answers::{questions, with_answer};
 use super::batches::{Batches, Planned};
+use super::grpo::Setup;
 use super::{Data, Identity, OpenBase, RunError, Steps, ValidationFile, references};
 use crate::adapter::lora::Adapter;
 use crate::data::batch::{Capacity, MicroBatch};
 use crate::recipe::{DataFormat, Recipe};
 use crate::talk::metrics::Question;
+use crate::train::objective::Grpo;
 use crate::train::{TrainError, Trainer};
 
 /// Samples, steps and prompts of a run.
@@ -17,6 +19,8 @@ pub struct PreparedRun {
     pub validation: Vec<ValidationFile>,
     /// All optimizer steps.
     pub steps: Steps,
+    /// Settings, sizes and rewards of an objective that learns from rewards.
+    pub grpo: Option<Setup>,
     /// The prompts of `eval.samples`, as text and as token ids.
     pub prompts: Vec<(String, Vec<u32>)>,
     /// General questions that are answered after the last step, as text and as token ids.
@@ -36,7 +40,9 @@ impl PreparedRun {
     pub fn plan(recipe: &Recipe, base: &OpenBase, mut data: Data) -> Result<PreparedRun, RunError> {
         let mut steps = Steps::plan_weighted(recipe, &data.train, &data.weights)?;
         super::distill::teacher::check_contexts(recipe, &data.train)?;
-        let mut validation = data.validation_files(recipe)?;
+        let grpo = Setup::of(recipe, &data)?;
+        // Prompts have no loss: an evaluation completes them.
+        let mut validation = if grpo.is_some() { Vec::new() } else { data.validation_files(recipe)? };
         let room = super::distill::room::room(recipe, base.base.config().vocab);
         validation.iter_mut().for_each(|file| file.comparing.room = room.clone());
         steps.comparing.room = room;
@@ -73,14 +79,34 @@ impl PreparedRun {
         let reply = of_general.chain([longest, with_answer(recipe, &questions)]).max().unwrap_or(0);
         let mut capacity = Capacity { reply, ..Planned { steps: &steps, samples: &data.train }.bound() };
         validation.iter().for_each(|file| file.include(&mut capacity));
-        let positions = reply.max(recipe.data.row());
+        grpo.iter().for_each(|setup| setup.include(&mut capacity));
+        let positions = reply.max(recipe.data.row()).max(capacity.sequences.1);
         let advice = super::advice::advice(recipe, &base.base, &data, &steps);
-        Ok(PreparedRun { data, validation, steps, prompts, general, questions, capacity, positions, advice })
+        Ok(PreparedRun {
+            data,
+            validation,
+            steps,
+            grpo,
+            prompts,
+            general,
+            questions,
+            capacity,
+            positions,
+            advice,
+        })
     }
 
     /// The samples of the steps.
     pub fn batches(&self) -> Planned<'_> {
         Planned { steps: &self.steps, samples: &self.data.train }
+    }
+
+    /// Micro-batches that need as much device memory as any.
+    pub fn largest(&self) -> Vec<MicroBatch> {
+        match &self.grpo {
+            Some(setup) => vec![setup.largest()],
+            None => self.batches().largest(),
+        }
     }
 
     /// Number of replies and answers of an evaluation.
@@ -90,14 +116,16 @@ impl PreparedRun {
 
     /// Digests of base and samples, and of the adapter `initial` if it is the reference.
     pub fn identity(&self, base: &OpenBase, initial: &Adapter) -> Identity {
+        let grpo = self.steps.comparing.objective.grpo();
+        let refers = self.needs_reference() || grpo.is_some_and(Grpo::needs_reference);
         let identity = Identity::of(&base.base, &self.data.train, &self.data.weights, &self.data.validation);
-        Identity { initial: self.needs_reference().then(|| references::digest(initial)), ..identity }
+        Identity { initial: refers.then(|| references::digest(initial)), ..identity }
     }
 
     /// Runs the largest batches once, so that out-of-memory errors and overflows occur before the first step. Returns the
     /// tokens of the longest batch.
     pub async fn try_longest(&self, trainer: &Trainer<'_>) -> Result<usize, TrainError> {
-        let largest = self.batches().largest();
+        let largest = self.largest();
         let found = trainer.dry_pass(&largest).await?;
         if found.not_finite > 0 {
             return Err(TrainError::LongestNotFinite { rows: found.not_finite, tokens: found.tokens });

@@ -6,8 +6,13 @@ use crate::data::batch::Batching;
 use crate::data::compare::Supervision;
 use crate::model::plan::{Offload, Recompute, Share};
 use crate::ops::adamw::AdamW;
-use crate::recipe::{self, DivergenceName, LossType, ObjectiveKeys, ObjectiveName, Recipe, Switch};
-use crate::train::objective::{Distill, Divergence, Objective, Preference, PreferenceLoss};
+use crate::recipe::{
+    self, DivergenceName, GrpoLossType, ImportanceSamplingLevel, LossType, ObjectiveKeys, ObjectiveName,
+    Recipe, Switch,
+};
+use crate::train::objective::{
+    Distill, Divergence, Grpo, GrpoLoss, Level, Objective, Preference, PreferenceLoss,
+};
 use crate::train::schedule::Schedule;
 use crate::train::{Dropout, Optimizer, OptimizerKind};
 use crate::words;
@@ -60,9 +65,10 @@ pub fn offload(recipe: &Recipe) -> Offload {
 
 /// The recipe's objective.
 pub fn objective(recipe: &Recipe) -> Objective {
-    match &recipe.distill {
-        Some(keys) => Objective::Distill(distill(keys)),
-        None => objective_of(&recipe.train.objective),
+    match (&recipe.distill, &recipe.grpo) {
+        (Some(keys), _) => Objective::Distill(distill(keys)),
+        (_, Some(keys)) => Objective::Grpo(grpo(keys)),
+        _ => objective_of(&recipe.train.objective),
     }
 }
 
@@ -80,6 +86,29 @@ fn distill(keys: &recipe::Distill) -> Distill {
     Distill { divergence, temperature, weight, sft_weight }
 }
 
+/// The loss that `[grpo]` sets.
+fn grpo(keys: &recipe::Grpo) -> Grpo {
+    Grpo {
+        loss: match keys.loss_type {
+            GrpoLossType::Dapo => GrpoLoss::Dapo,
+            GrpoLossType::Grpo => GrpoLoss::Grpo,
+            GrpoLossType::Bnpo => GrpoLoss::Bnpo,
+            GrpoLossType::DrGrpo => GrpoLoss::DrGrpo,
+            GrpoLossType::Cispo => GrpoLoss::Cispo,
+        },
+        level: match keys.importance_sampling_level {
+            ImportanceSamplingLevel::Token => Level::Token,
+            ImportanceSamplingLevel::Sequence => Level::Sequence,
+        },
+        epsilon: keys.epsilon,
+        epsilon_high: keys.epsilon_high,
+        delta: keys.delta,
+        beta: keys.beta,
+        temperature: keys.temperature,
+        max_completion_length: keys.max_completion_length,
+    }
+}
+
 /// The objective that `keys` set.
 pub fn objective_of(keys: &ObjectiveKeys) -> Objective {
     let weights = [keys.desirable_weight.unwrap_or(1.0), keys.undesirable_weight.unwrap_or(1.0)];
@@ -95,6 +124,8 @@ pub fn objective_of(keys: &ObjectiveKeys) -> Objective {
                 sft_weight: 0.0,
             });
         }
+        // Its settings are in a section of its own, and its samples are made during the run.
+        (ObjectiveName::Grpo, _) => return Objective::CrossEntropy,
         (ObjectiveName::Dpo, Some(LossType::Ipo)) => PreferenceLoss::Ipo,
         (ObjectiveName::Dpo, Some(LossType::ApoZero)) => PreferenceLoss::ApoZero,
         (ObjectiveName::Dpo, _) => {
@@ -159,9 +190,22 @@ pub fn write_options<'a>(recipe: &'a Recipe, fingerprint: &'a str, vocabulary: &
 }
 
 pub(super) fn batching(recipe: &Recipe) -> Batching {
+    let train = &recipe.train;
+    if let Some(keys) = &recipe.grpo {
+        // A row is a prompt, and a step has as many as their completions fill.
+        let prompts = train.batch_size * train.gradient_accumulation_steps / keys.num_generations;
+        return Batching {
+            batch_size: prompts,
+            gradient_accumulation_steps: 1,
+            max_seq_len: row_limit(recipe),
+            packing: false,
+            shuffle: recipe.data.shuffle,
+            seed: train.seed,
+        };
+    }
     Batching {
-        batch_size: recipe.train.batch_size,
-        gradient_accumulation_steps: recipe.train.gradient_accumulation_steps,
+        batch_size: train.batch_size,
+        gradient_accumulation_steps: train.gradient_accumulation_steps,
         max_seq_len: row_limit(recipe),
         packing: recipe.data.packing,
         shuffle: recipe.data.shuffle,
@@ -173,6 +217,6 @@ pub(super) fn batching(recipe: &Recipe) -> Batching {
 pub fn row_limit(recipe: &Recipe) -> usize {
     match recipe.train.objective.name.supervision() {
         Supervision::Pairs => recipe.data.row().saturating_mul(2),
-        Supervision::Examples | Supervision::Ratings => recipe.data.row(),
+        Supervision::Examples | Supervision::Ratings | Supervision::Prompts => recipe.data.row(),
     }
 }

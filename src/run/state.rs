@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use super::checkpoint::{Changed, Checkpoint};
+use super::grpo::Learning;
 use super::metrics::{self, History, MetricsEvent, RunNotice, StepMetrics};
 use super::{Batches, DriveError, Identity, OpenBase, PreparedRun, write_options};
 use crate::adapter::lora::{Adapter, Pair, Slot};
@@ -30,8 +31,9 @@ pub struct Run<'a> {
     pub initial: &'a Adapter,
     /// The model and the adapter on the device.
     pub trainer: Trainer<'a>,
-    /// The samples of the steps.
-    pub(super) batches: Box<dyn Batches + 'a>,
+    /// The samples of the steps; `None` while a step is decided.
+    pub(super) batches: Option<Box<dyn Batches + 'a>>,
+    steps: usize,
     /// All measurements so far.
     pub history: History,
     /// Steps taken so far, skipped ones included.
@@ -56,6 +58,10 @@ impl<'a> Run<'a> {
         initial: &'a Adapter,
         trainer: Trainer<'a>,
     ) -> Run<'a> {
+        let batches: Box<dyn Batches + 'a> = match &prepared.grpo {
+            Some(setup) => Box::new(Learning::new(setup, base, prepared, initial)),
+            None => Box::new(prepared.batches()),
+        };
         Run {
             recipe,
             base,
@@ -63,7 +69,8 @@ impl<'a> Run<'a> {
             identity,
             initial,
             trainer,
-            batches: Box::new(prepared.batches()),
+            steps: batches.steps(),
+            batches: Some(batches),
             history: History { best_metric: recipe.eval.best_metric.metric(), ..History::default() },
             step: 0,
             best: None,
@@ -76,16 +83,30 @@ impl<'a> Run<'a> {
     /// Takes the steps of `batches` instead of the plan's. The trainer has room for their bound.
     #[must_use]
     pub fn with_batches(self, batches: impl Batches + 'a) -> Run<'a> {
-        Run { batches: Box::new(batches), ..self }
+        Run { steps: batches.steps(), batches: Some(Box::new(batches)), ..self }
     }
 
     /// Restores the state of a checkpoint. Fails if its metrics cannot be parsed; the error names the file and the line.
     pub fn resume(&mut self, checkpoint: Checkpoint) -> Result<(), String> {
-        let Checkpoint { step, adapter, first, second, updates, best, changed, metrics, timing, .. } =
-            checkpoint;
+        let Checkpoint {
+            step,
+            adapter,
+            first,
+            second,
+            updates,
+            best,
+            changed,
+            metrics,
+            timing,
+            completions,
+            ..
+        } = checkpoint;
         let events = metrics::parse(&metrics).map_err(|e| format!("metrics.jsonl: {e}"))?;
         let timing = metrics::parse(&timing).map_err(|e| format!("timing.jsonl: {e}"))?;
         self.history = History::replay(events, timing, self.recipe.eval.best_metric.metric());
+        if let (Some(text), Some(batches)) = (completions, &mut self.batches) {
+            batches.restore(&text).map_err(|e| format!("completions.json: {e}"))?;
+        }
         self.changed = changed;
         self.watch_again();
         self.step = step;
@@ -107,7 +128,8 @@ impl<'a> Run<'a> {
         self.watch = Watch::default();
         self.displacement = Displacement::default();
         let mut changed = self.changed.iter().map(|changed| changed.step).peekable();
-        for step in self.history.steps() {
+        let watched = self.prepared.grpo.is_none();
+        for step in self.history.steps().filter(|_| watched) {
             while changed.next_if(|&after| after < step.step).is_some() {
                 self.watch.settings_changed();
             }
@@ -131,7 +153,7 @@ impl<'a> Run<'a> {
 
     /// Steps of the whole run.
     pub fn steps(&self) -> usize {
-        self.batches.steps()
+        self.steps
     }
 
     /// The checkpoint of the current state.
@@ -153,6 +175,7 @@ impl<'a> Run<'a> {
             choices: self.gpu().choices(),
             metrics,
             timing,
+            completions: self.batches.as_ref().and_then(|batches| batches.state(self.step)),
         })
     }
 

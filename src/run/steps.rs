@@ -52,7 +52,9 @@ impl Steps {
                     "data.sources: the weights are so low that an epoch has no samples; raise them".into(),
                 ));
             }
-            plans.extend(steps);
+            // Steps with the same completions have the same prompts.
+            let repeats = recipe.grpo.as_ref().map_or(1, |keys| keys.num_iterations);
+            plans.extend(steps.into_iter().flat_map(|step| std::iter::repeat_n(step, repeats)));
             epoch += 1;
             if recipe.train.max_steps.is_none() && plans.len() > MOST_STEPS {
                 return Err(too_many("train.epochs", recipe.train.epochs));

@@ -11,7 +11,12 @@ const RISEN: f64 = 0.02;
 pub fn verdict(history: &History, kept: usize) -> Vec<String> {
     let losses: Vec<(usize, f64)> =
         history.evaluations().filter_map(|e| Some((e.step, e.scores?.eval_loss))).collect();
-    let mut sentences = vec![of_losses(&losses, kept)];
+    let rewards: Vec<(usize, f64)> =
+        history.evaluations().filter_map(|e| Some((e.step, e.reward()?))).collect();
+    let mut sentences = vec![match rewards.is_empty() {
+        true => of_losses(&losses, kept),
+        false => of_rewards(&rewards, kept),
+    }];
     sentences.extend(history.effects().and_then(of_effects));
     sentences
 }
@@ -49,6 +54,30 @@ fn of_losses(losses: &[(usize, f64)], kept: usize) -> String {
             format!("{fell}, and was still falling: a longer run or a higher learning rate may learn more")
         }
         (false, _) => format!("{fell}, and had settled"),
+    }
+}
+
+/// A sentence about the rewards of validation prompts by step.
+fn of_rewards(rewards: &[(usize, f64)], kept: usize) -> String {
+    let [(0, before), .., (_, last)] = rewards[..] else {
+        return "The reward of validation prompts was measured once: whether it rose is unknown".into();
+    };
+    let (at, highest) =
+        rewards[1..].iter().copied().fold((0, f64::MIN), |best, e| if e.1 > best.1 { e } else { best });
+    if highest <= before {
+        return format!(
+            "Nothing learned: the reward of validation prompts did not rise above {before:.3}, where it was before training"
+        );
+    }
+    let rose = format!("The reward of validation prompts rose from {before:.3} to {highest:.3}");
+    match last < highest {
+        true if kept == at => {
+            format!("{rose} after step {at}, whose adapter is the one written, and was {last:.3} at the end")
+        }
+        true => format!(
+            "{rose} after step {at}, and was {last:.3} at the end; the adapter written is that of step {kept}"
+        ),
+        false => rose,
     }
 }
 

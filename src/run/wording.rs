@@ -22,9 +22,13 @@ pub fn template(template: &Template, setting: &Setting) -> String {
 /// `experts` is appended to "with every layer recomputed".
 pub fn over_memory_limit(recipe: &Recipe, capacity: Capacity, needed: u64, experts: &str) -> String {
     let grouped = |tokens: usize| words::grouped(tokens, ' ');
-    let (replies, keys) = match capacity.reply {
-        0 => (String::new(), "data.max_seq_len or train.batch_size"),
-        tokens => (
+    let (replies, keys) = match (capacity.reply, capacity.sequences) {
+        (_, (1.., tokens)) => (
+            format!(", and a completion that ends within {} tokens,", grouped(tokens)),
+            "grpo.max_completion_length or train.batch_size",
+        ),
+        (0, _) => (String::new(), "data.max_seq_len or train.batch_size"),
+        (tokens, _) => (
             format!(", and replies that end within {} tokens,", grouped(tokens)),
             "data.max_seq_len, train.batch_size or eval.max_new_tokens",
         ),

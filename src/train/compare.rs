@@ -7,6 +7,8 @@ use std::ops::Range;
 
 use super::objective::{Preference, PreferenceMetrics, Score, Tally};
 use super::ranks::micro_batches;
+use super::results::Measured;
+use super::rewards;
 use super::{LossTotals, TrainError, Trainer};
 use crate::data::batch::{Compared, Comparison, MicroBatch, Step};
 use crate::gpu::{GpuError, Recorder};
@@ -119,17 +121,22 @@ impl Trainer<'_> {
     }
 
     /// The objective of the step whose gradients were accumulated last.
-    pub(super) async fn loss(&self, step: &Step) -> Result<(f64, PreferenceMetrics), GpuError> {
+    pub(super) async fn loss(&self, step: &Step) -> Result<Measured, GpuError> {
         let losses = self.gpu.read::<f32>(&self.losses, step.loss_tokens).await?;
         if let Some(preference) = self.objective.preference() {
-            return Ok(self.judge(step, preference, &losses));
+            let (loss, preference) = self.judge(step, preference, &losses);
+            return Ok(Measured { loss, preference, ..Measured::default() });
         }
         if let Some(distill) = self.objective.distill() {
             let totals = self.read_totals(step.loss_tokens).await?;
-            return Ok((distill.loss(totals.divergence(), totals.loss()), totals.lesson()));
+            let loss = distill.loss(totals.divergence(), totals.loss());
+            return Ok(Measured { loss, preference: totals.lesson(), ..Measured::default() });
+        }
+        if let Some(grpo) = self.objective.grpo() {
+            return Ok(rewards::measured(step, grpo, &losses));
         }
         let mean = losses.iter().map(|&l| f64::from(l)).sum::<f64>() / step.loss_tokens as f64;
-        Ok((mean, PreferenceMetrics::default()))
+        Ok(Measured { loss: mean, ..Measured::default() })
     }
 
     /// The objective's value for `step`, without dropout.
@@ -145,7 +152,7 @@ impl Trainer<'_> {
         Ok(tally.loss(preference, comparison.good_tokens))
     }
 
-    async fn read_losses(&self, offset: usize, rows: usize) -> Result<Vec<f32>, GpuError> {
+    pub(super) async fn read_losses(&self, offset: usize, rows: usize) -> Result<Vec<f32>, GpuError> {
         self.gpu.read_at::<f32>(&self.losses, 4 * offset as u64, rows).await
     }
 

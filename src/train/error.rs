@@ -78,6 +78,9 @@ pub enum TrainError {
     /// The teacher's log-probabilities cannot be computed, written or read.
     #[error("{0}")]
     Teacher(String),
+    /// Completions cannot be drawn, or a reward failed.
+    #[error("{0}")]
+    Rewards(String),
     /// A step without loss tokens.
     #[error("step {step} has no loss tokens; remove the samples without labels")]
     NoLoss {

@@ -159,7 +159,8 @@ impl Trainer<'_> {
     /// Buffers into which a micro-batch writes its losses, from row `offset` of the step on.
     pub(super) fn losses(&self, offset: usize) -> Losses<'_> {
         let distill = self.objective.distill().map(|distill| (distill, &self.lessons));
-        Losses { buffer: &self.losses, verdicts: &self.row_status, offset, distill }
+        let temperature = self.objective.temperature() as f32;
+        Losses { buffer: &self.losses, verdicts: &self.row_status, offset, temperature, distill }
     }
 
     /// Distribution of the last micro-batch's tokens over the experts; `None` for dense models.

@@ -9,6 +9,7 @@ mod exchange;
 pub mod objective;
 pub mod ranks;
 mod results;
+mod rewards;
 pub mod schedule;
 mod settings;
 mod shares;

@@ -6,7 +6,7 @@ use super::objective::PreferenceMetrics;
 use crate::adapter::lora::{Pair, Slot};
 
 /// The result of an optimizer step.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct StepReport {
     /// The objective of the step before the update: for examples the mean loss over all loss tokens.
     pub loss: f64,
@@ -18,6 +18,16 @@ pub struct StepReport {
     pub update_ratio: f64,
     /// Measurements of the comparisons, for objectives that compare samples.
     pub preference: PreferenceMetrics,
+    /// Measurements of completions, under TRL's names, for objectives that learn from rewards.
+    pub rewards: BTreeMap<String, f64>,
+}
+
+/// The objective of a step and its measurements.
+#[derive(Default)]
+pub(super) struct Measured {
+    pub loss: f64,
+    pub preference: PreferenceMetrics,
+    pub rewards: BTreeMap<String, f64>,
 }
 
 /// Everything that an optimizer step changes, in host memory: the contents of a checkpoint.

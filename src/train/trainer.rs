@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::exchange::{Exchange, Times};
 use super::objective::{Objective, mean_coefficients};
 use super::ranks::Ranks;
-use super::results::{Snapshot, StepReport};
+use super::results::{Measured, Snapshot, StepReport};
 use super::{Capacity, Dropout, Optimizer, TrainError};
 use crate::adapter::lora::{Adapter, Pair, Slot};
 use crate::base::config::Config;
@@ -170,6 +170,7 @@ impl<'a> Trainer<'a> {
             Objective::Preference(preference) => {
                 self.accumulate_comparison(step, number, preference, micro_batches).await
             }
+            Objective::Grpo(grpo) => self.accumulate_rollouts(step, number, grpo, micro_batches).await,
         }
     }
 
@@ -212,7 +213,7 @@ impl<'a> Trainer<'a> {
         // One wait for both results.
         let state = self.gpu.start_read(&self.adapter.clip.state, 0, size_of::<ClipState>() as u64);
         self.upload_announced().await?;
-        let (loss, preference) = self.loss(step).await?;
+        let Measured { loss, preference, rewards } = self.loss(step).await?;
         let state = self.gpu.read_staging::<ClipState>(&state, 1).await?[0];
         if let Some(exchange) = &*self.exchange.lock().expect("lock is not poisoned") {
             exchange.check(number, &state)?;
@@ -226,7 +227,7 @@ impl<'a> Trainer<'a> {
         self.updates.store(update, Ordering::Relaxed);
         let accuracy = f64::from(state.right) / step.loss_tokens as f64;
         let update_ratio = f64::from(state.update_norm) / f64::from(state.parameter_norm);
-        Ok(StepReport { loss, accuracy, grad_norm, update_ratio, preference })
+        Ok(StepReport { loss, accuracy, grad_norm, update_ratio, preference, rewards })
     }
 
     /// Mean loss and every gradient of a step, without updating the adapter. Dropout uses the masks of step `number`.
@@ -236,7 +237,7 @@ impl<'a> Trainer<'a> {
         number: u64,
     ) -> Result<(f64, BTreeMap<Slot, Pair>), TrainError> {
         self.sum_gradients(step, number).await?;
-        Ok((self.loss(step).await?.0, self.adapter.read_gradients(self.gpu).await?))
+        Ok((self.loss(step).await?.loss, self.adapter.read_gradients(self.gpu).await?))
     }
 
     /// Names the step after the next one: its first micro-batch is uploaded while the next step is computed. Affects speed

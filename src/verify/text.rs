@@ -128,6 +128,7 @@ impl HeldOut {
             step_loss_tokens: 1,
             reply: 0,
             teacher: 0,
+            sequences: (0, 0),
         }
     }
 }

@@ -32,6 +32,24 @@ const EVERYTHING: [&str; 11] = [
     "output.save_steps=1",
 ];
 
+/// Completions, rewards, a reference, steps with the same completions, and evaluations.
+const REWARDED: [&str; 13] = [
+    "train.objective=\"grpo\"",
+    "train.max_steps=8",
+    "train.batch_size=4",
+    "grpo.num_generations=4",
+    "grpo.max_completion_length=8",
+    "grpo.temperature=2.0",
+    "grpo.num_iterations=2",
+    "grpo.beta=0.1",
+    "data.val_size=4",
+    "eval.steps=3",
+    "eval.samples=[]",
+    "eval.general=false",
+    "output.save_steps=1",
+];
+const REWARDS: &str = "\n[[rewards]]\nname = \"length\"\ntarget_len = 5\n";
+
 /// In the suite: three random moments of a short run.
 pub fn three_moments(place: Place) {
     place.write("data.jsonl", samples(20));
@@ -43,12 +61,14 @@ pub fn thirty_moments(place: Place) {
     place.write("data.jsonl", samples(60));
     kill(&place, ("plain", &PLAIN), 30);
     kill(&place, ("everything", &EVERYTHING), 30);
+    kill(&place, ("rewarded", &REWARDED), 30);
 }
 
 /// Sends SIGKILL at `kills` random moments of a run, from its first instruction on. It is resumed after each kill. When it
 /// finishes, a new run starts.
 fn kill(place: &Place, (name, settings): (&str, &[&'static str]), kills: usize) {
-    place.write("recipe.toml", super::RECIPE.replace("max_steps = 2\n", ""));
+    let rewards = if name == "rewarded" { REWARDS } else { "" };
+    place.write("recipe.toml", super::RECIPE.replace("max_steps = 2\n", "") + rewards);
     let mut arguments = vec!["recipe.toml", "--quiet"];
     arguments.extend(settings.iter().flat_map(|&setting| ["--set", setting]));
     let (run, steps_of) = (place.dir.join("run"), |dir: &_| lines(dir, "\"event\":\"step\""));

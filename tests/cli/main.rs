@@ -30,6 +30,7 @@ mod pipelines;
 mod place;
 mod refusals;
 mod resume;
+mod rewards;
 mod selftest;
 mod serve;
 mod talk;
@@ -77,6 +78,7 @@ const TESTS: &[Test] = &[
     (Needs::Nothing, "bench options with mistakes are refused", bench::bench_numbers),
     (Needs::Nothing, "a missing device is refused", refusals::no_device),
     (Needs::Nothing, "chat, generate and serve options with mistakes are refused", talk::refusals),
+    (Needs::Nothing, "rewards with mistakes are refused", rewards::refusals),
     (Needs::Nothing, "init writes a recipe that fits the samples", describe::init),
     (Needs::Nothing, "inspect describes models", describe::inspect_models),
     (Needs::Nothing, "inspect describes adapters", describe::inspect_adapters),
@@ -158,6 +160,10 @@ const TESTS: &[Test] = &[
     (Needs::Device, "a loss that is not finite stops the run", resume::not_finite),
     (Needs::Device, "the best adapter is kept, and early stopping ends the run", resume::best),
     (Needs::Device, "generate replies to prompts", talk::generate),
+    (Needs::Device, "replies are judged by rewards", rewards::judged),
+    #[cfg(unix)]
+    (Needs::Device, "replies are judged by a program", rewards::program),
+    (Needs::Device, "dpo learns from the best and the worst of several replies", rewards::best_of_n),
     (Needs::Device, "chat keeps the conversation", talk::chat_commands),
     (Needs::Device, "serve answers like OpenAI's API", serve::serve),
     (Needs::Device, "serve rejects bad requests like OpenAI's API", serve::bad_requests),

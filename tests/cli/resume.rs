@@ -50,6 +50,10 @@ pub fn assert_same(place: &Place, when: &str) {
         );
     }
     assert_eq!(place.names("run"), place.names("whole"), "{when}");
+    if place.names("run").iter().any(|name| name == "rollouts.jsonl") {
+        let [whole, run] = ["whole", "run"].map(|dir| place.read(&format!("{dir}/rollouts.jsonl")));
+        assert!(whole == run, "{when}: rollouts.jsonl differs");
+    }
 }
 
 /// Starts a run and waits until `reached`.

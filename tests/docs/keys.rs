@@ -47,6 +47,13 @@ fn sections(recipe: &str) -> Vec<(String, Vec<Key>)> {
             sections.push((name.into(), Vec::new()));
             continue;
         }
+        // A list of tables; those within a section are keys of it.
+        if let Some((name, _)) = header.strip_prefix("[[").and_then(|rest| rest.split_once("]]"))
+            && !name.contains('.')
+        {
+            sections.push((format!("[{name}]"), Vec::new()));
+            continue;
+        }
         let Some((_, keys)) = sections.last_mut() else { continue };
         // An optional key is commented out as a whole.
         let line = line.strip_prefix("# ").unwrap_or(line);

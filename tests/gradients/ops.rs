@@ -3,6 +3,7 @@
 use rullama_train::base::config::Activation;
 
 use super::{added, assert_gradient, dot, norm, values};
+use rullama_train::reference::cross_entropy::Adjusted;
 use rullama_train::reference::{attention, cross_entropy, embedding, gated, linear, lora, rms_norm, rope};
 
 #[test]
@@ -122,10 +123,11 @@ fn gate_of_rows_backward() {
 fn cross_entropy_backward() {
     let (vocab, targets, coefficients) = (9, [3, 0, 8], [0.4, -0.1, 2.0]);
     let logits: Vec<f64> = values(1, 3 * vocab).iter().map(|x| 4.0 * x).collect();
-    for softcap in [None, Some(3.0)] {
-        let dlogits = cross_entropy::backward(&coefficients, &logits, &targets, softcap, vocab);
-        assert_gradient(&format!("softcap {softcap:?}"), &dlogits, &logits, |logits| {
-            dot(&coefficients, &cross_entropy::forward(logits, &targets, softcap, vocab))
+    for (softcap, temperature) in [(None, 1.0), (Some(3.0), 1.0), (Some(3.0), 0.7)] {
+        let adjusted = Adjusted { softcap, temperature };
+        let dlogits = cross_entropy::backward(&coefficients, &logits, &targets, adjusted, vocab);
+        assert_gradient(&format!("{adjusted:?}"), &dlogits, &logits, |logits| {
+            dot(&coefficients, &cross_entropy::forward(logits, &targets, adjusted, vocab))
         });
     }
 }

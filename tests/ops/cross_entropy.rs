@@ -3,6 +3,7 @@
 use rullama_train::gpu::Gpu;
 use rullama_train::ops::cross_entropy::{Chunk, cap};
 use rullama_train::reference;
+use rullama_train::reference::cross_entropy::Adjusted;
 
 use super::check::{Block, Check, Outcome, Tolerance, UNTOUCHED, run, values, wide};
 
@@ -23,6 +24,7 @@ struct Case {
     rows: usize,
     vocab: usize,
     softcap: Option<f32>,
+    temperature: f32,
     logits: Vec<f32>,
     /// Targets of this chunk; on the device five others precede them.
     targets: Vec<u32>,
@@ -34,12 +36,14 @@ const LOSSES_BEFORE: usize = 3;
 fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for (rows, vocab, size) in SHAPES {
-        for softcap in [None, Some(30.0)] {
+        for (softcap, temperature) in [(None, 1.0), (Some(30.0), 1.0), (None, 0.7), (Some(30.0), 1.5)] {
             let logits = values(1, rows * vocab).iter().map(|x| size * x).collect();
             // The last id, the first, and some in between.
             let targets = (0..rows).map(|n| ((n * 77 + 1) * (vocab - 1) % vocab) as u32).collect();
-            let name = format!("rows={rows} V={vocab} logits up to {size} softcap={softcap:?}");
-            cases.push(Case { name, rows, vocab, softcap, logits, targets });
+            let name = format!(
+                "rows={rows} V={vocab} logits up to {size} softcap={softcap:?} temperature={temperature}"
+            );
+            cases.push(Case { name, rows, vocab, softcap, temperature, logits, targets });
         }
     }
     cases
@@ -68,6 +72,7 @@ impl Case {
             rows: self.rows,
             vocab: self.vocab,
             softcap: self.softcap,
+            temperature: self.temperature,
             targets: (&targets, TARGETS_BEFORE),
             losses: (&losses.rows.buffer, LOSSES_BEFORE),
         };
@@ -86,6 +91,10 @@ impl Case {
         Ok((found[LOSSES_BEFORE..places].to_vec(), logits.read(gpu, &self.name)?))
     }
 
+    fn adjusted(&self) -> Adjusted {
+        Adjusted { softcap: self.softcap(), temperature: self.temperature.into() }
+    }
+
     fn softcap(&self) -> Option<f64> {
         self.softcap.map(f64::from)
     }
@@ -98,9 +107,9 @@ pub fn forward(gpu: &Gpu) -> Outcome {
     for c in cases() {
         let logits = wide(&c.logits);
         let (losses, capped) = c.run(gpu, None)?;
-        let expected = reference::cross_entropy::forward(&logits, &c.targets, c.softcap(), c.vocab);
+        let expected = reference::cross_entropy::forward(&logits, &c.targets, c.adjusted(), c.vocab);
         // The loss is a difference of logits.
-        let size = logits.iter().fold(0.0, |m: f64, x| m.max(x.abs())).min(30.0);
+        let size = logits.iter().fold(0.0, |m: f64, x| m.max(x.abs())).min(30.0) / f64::from(c.temperature);
         loss_check.close_to(&c.name, 1, &losses, &expected, size)?;
         let expected = reference::cross_entropy::softcap(&logits, c.softcap());
         logits_check.close_to(&c.name, c.vocab, &capped, &expected, c.softcap().unwrap_or(0.0))?;
@@ -119,14 +128,15 @@ pub fn backward(gpu: &Gpu) -> Outcome {
             let logits = wide(&c.logits);
             let coefficients = c.coefficients(factor);
             let (losses, dlogits) = c.run(gpu, Some(&coefficients))?;
-            let expected = reference::cross_entropy::forward(&logits, &c.targets, c.softcap(), c.vocab);
-            let size = logits.iter().fold(0.0, |m: f64, x| m.max(x.abs())).min(30.0);
+            let expected = reference::cross_entropy::forward(&logits, &c.targets, c.adjusted(), c.vocab);
+            let size =
+                logits.iter().fold(0.0, |m: f64, x| m.max(x.abs())).min(30.0) / f64::from(c.temperature);
             loss_check.close_to(&name, 1, &losses, &expected, size)?;
             let expected = reference::cross_entropy::backward(
                 &wide(&coefficients),
                 &logits,
                 &c.targets,
-                c.softcap(),
+                c.adjusted(),
                 c.vocab,
             );
             // With a vocabulary of one token the gradient is 1 − 1.

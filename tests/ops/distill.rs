@@ -113,6 +113,7 @@ impl Case {
             rows: self.rows,
             vocab: self.vocab,
             softcap: self.softcap,
+            temperature: 1.0,
             targets: (&targets, BEFORE),
             losses: (&losses.rows.buffer, 2),
         };

@@ -17,6 +17,7 @@ use rullama_train::ops::rms_norm::Norm;
 use rullama_train::ops::rms_norm::coop16::{self as coop_norm, Through};
 use rullama_train::ops::row_status::Verdicts;
 use rullama_train::reference;
+use rullama_train::reference::cross_entropy::Adjusted;
 
 use super::check::{Block, Check, Outcome, Tolerance, run, values, wide};
 
@@ -333,13 +334,13 @@ fn leveled(
 /// Losses, and gradients of logits.
 pub fn cross_entropy(gpu: &Gpu) -> Outcome {
     let mut check = Check::new("cross_entropy, packed", HALF);
-    for (height, vocab, softcap) in
-        [(1, 8, None), (7, 1004, Some(30.0)), (33, 2048, Some(30.0)), (16, 132, None)]
+    for (height, vocab, softcap, temperature) in
+        [(1, 8, None, 1.0), (7, 1004, Some(30.0), 1.5), (33, 2048, Some(30.0), 1.0), (16, 132, None, 0.7)]
     {
-        let name = format!("rows={height} V={vocab} softcap={softcap:?}");
+        let name = format!("rows={height} V={vocab} softcap={softcap:?} temperature={temperature}");
         let logits: Vec<f32> = values(1, height * vocab).iter().map(|x| 40.0 * x).collect();
         let targets: Vec<u32> = (0..height).map(|n| ((n * 77 + 1) * (vocab - 1) % vocab) as u32).collect();
-        let cap = softcap.map(f64::from);
+        let cap = Adjusted { softcap: softcap.map(f64::from), temperature: f64::from(temperature) };
         let coefficients: Vec<f32> = (0..height).map(|n| 0.25 * (1.0 + (n % 3) as f32)).collect();
         let wide_logits = wide(&logits);
         let losses_expected = reference::cross_entropy::forward(&wide_logits, &targets, cap, vocab);
@@ -354,6 +355,7 @@ pub fn cross_entropy(gpu: &Gpu) -> Outcome {
             rows: height,
             vocab,
             softcap,
+            temperature,
             targets: (&targets, 0),
             losses: (&losses.rows.buffer, 0),
         };

@@ -44,7 +44,7 @@ const SHARED: (&str, &str) = ("experts", "the gate of a shared one");
 const SCALE: (&str, &str) = ("scale", "in place");
 
 /// Faults of drivers and kernels, planted in the kernels that every device runs.
-const FAULTS: [Planted; 46] = [
+const FAULTS: [Planted; 47] = [
     planted(
         "signs of eight values are read without the one that seven give",
         DECODERS,
@@ -195,8 +195,15 @@ const FAULTS: [Planted; 46] = [
         "exp overflows",
         LOSSES,
         "cross_entropy/plain",
-        "exp(logits[at + i] - largest)",
-        "exp(logits[at + i] + 40.0 - largest)",
+        "exp((logits[at + i] - largest) * params.coldness)",
+        "exp((logits[at + i] + 40.0 - largest) * params.coldness)",
+    ),
+    planted(
+        "gradients without the temperature",
+        LOSSES,
+        "cross_entropy/plain",
+        "let coefficient = params.coldness * coefficients",
+        "let coefficient = coefficients",
     ),
     planted(
         "no slope of the softcap",

@@ -81,6 +81,7 @@ impl Case {
             rows: self.rows,
             vocab: self.vocab,
             softcap: None,
+            temperature: 1.0,
             targets: (&targets, 2),
             losses: (&losses, 0),
         };

@@ -147,6 +147,7 @@ fn checkpoints_survive_every_fault() {
         best: Some((1, Some(adapter(&base, 40).pairs))),
         metrics: "{\"event\":\"step\"}\n".into(),
         timing: String::new(),
+        completions: None,
     };
     let read = |path: &Path| Checkpoint::read(path, base.config(), |_| Ok(slots(base.config(), &MODULES)));
     let keep = |dir: &Path, step: usize| {

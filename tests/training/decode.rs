@@ -97,6 +97,7 @@ pub fn training_logits(gpu: &Gpu, model: &Model, adapter: &Adapter, ids: &[u32])
         step_loss_tokens: 1,
         reply: 0,
         teacher: 0,
+        sequences: (0, 0),
     };
     let trainer = Trainer::new(gpu, model, adapter, capacity, Dropout::NONE, Recompute::Never);
     let logits = block_on(trainer.expect("the buffers fit").logits(&batch, &rows));

@@ -56,6 +56,7 @@ pub fn logits(gpu: &Gpu) -> Result<(), Failed> {
         step_loss_tokens: 1,
         reply: 0,
         teacher: 0,
+        sequences: (0, 0),
     };
     let trainer = Trainer::new(gpu, &model, &adapter, capacity, Dropout::NONE, Recompute::Never)?;
     let found: Vec<f64> = block_on(trainer.logits(&batch, &rows))?.into_iter().map(f64::from).collect();
@@ -74,8 +75,15 @@ pub fn replies(gpu: &Gpu) -> Result<(), Failed> {
     let text = std::fs::read_to_string("datasets/pirate.jsonl")?;
     let prompts: Vec<Vec<u32>> = text.lines().take(20).map(|line| prompt(line, &tokenizer, &base)).collect();
     let longest = prompts.iter().map(Vec::len).max().expect("twenty") + REPLY;
-    let capacity =
-        Capacity { tokens: longest, longest, loss_tokens: 1, step_loss_tokens: 1, reply: 0, teacher: 0 };
+    let capacity = Capacity {
+        tokens: longest,
+        longest,
+        loss_tokens: 1,
+        step_loss_tokens: 1,
+        reply: 0,
+        teacher: 0,
+        sequences: (0, 0),
+    };
     let model = Model::load(gpu, &base, longest).expect("the model fits");
     let replies = |adapter: &Adapter, prompts: &[Vec<u32>]| {
         let trainer =

@@ -12,6 +12,7 @@ mod chat;
 mod decode;
 mod dropout;
 mod exported;
+mod grpo;
 mod library;
 mod limits;
 mod offload;
@@ -38,7 +39,14 @@ fn main() -> std::process::ExitCode {
     type Run = fn(&Gpu) -> Result<(), Failed>;
     const F32: &[Variant] = &[Variant::F32];
 
-    let cases: [(&str, &[Variant], Run); 51] = [
+    let cases: [(&str, &[Variant], Run); 54] = [
+        ("grpo: the same bytes after a stop, and for any number of sequences", F32, grpo::same_bytes),
+        (
+            "grpo: the sampler against the training pass",
+            &[Variant::F32, Variant::F16, Variant::Coop8, Variant::Coop16, Variant::Cuda],
+            grpo::one_engine,
+        ),
+        ("grpo: a reward that fails", F32, grpo::failing),
         ("chat: twenty steps of the recipe against PyTorch", F32, chat::twenty_steps),
         (
             "splits: a repeated step gives the same bits, and micro-batches of any size the same numbers",

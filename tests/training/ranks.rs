@@ -41,6 +41,23 @@ const RATED: [(&str, &str); 8] = [
     ("data.val_size", "3"),
 ];
 
+/// Rewards of completions, a reference, several steps with the same completions, and evaluations.
+const REWARDED: [(&str, &str); 13] = [
+    ("eval.general", "false"),
+    ("train.objective", "\"grpo\""),
+    ("train.max_steps", "3"),
+    ("train.batch_size", "2"),
+    ("train.gradient_accumulation_steps", "4"),
+    ("train.shares", "4"),
+    ("grpo.num_generations", "4"),
+    ("grpo.max_completion_length", "6"),
+    ("grpo.num_iterations", "2"),
+    ("grpo.beta", "0.1"),
+    ("grpo.temperature", "2.0"),
+    ("data.val_size", "3"),
+    ("eval.steps", "2"),
+];
+
 /// Steps that are skipped.
 const SKIPPED: [(&str, &str); 7] = [
     ("eval.general", "false"),
@@ -71,6 +88,7 @@ impl Host for Last {
 }
 
 fn recipe(settings: &[(&str, &str)], data: &std::path::Path) -> Result<Recipe, Failed> {
+    let learns = settings.iter().any(|(_, value)| value.contains("grpo"));
     let is_rated = settings.iter().any(|(_, value)| value.contains("kto"));
     let sample = |i: usize| {
         let words = ["river", "stone", "cloud", "bread"].repeat(3)[..2 + i % 9].join(" ");
@@ -80,8 +98,9 @@ fn recipe(settings: &[(&str, &str)], data: &std::path::Path) -> Result<Recipe, F
     std::fs::write(data, (0..16).map(sample).collect::<String>())?;
     let text = format!(
         "model.base = 'tiny'\nlora.rank = 4\ndata.max_seq_len = 64\ntrain.learning_rate = 1e-2\ntrain.warmup_steps = 0\neval.max_new_tokens = 2\n\
-         data.train = '{}'\noutput.dir = '-'\n",
-        data.display()
+         data.train = '{}'\noutput.dir = '-'\n{}",
+        data.display(),
+        if learns { "[[rewards]]\nname = 'length'\ntarget_len = 4\n" } else { "" }
     );
     Ok(Recipe::parse(&text, Syntax::Toml, "recipe", settings)?)
 }
@@ -115,7 +134,9 @@ fn rank(gpu: &Gpu, recipe: &Recipe, link: Box<dyn Link>) -> Result<Checkpoint, B
 /// One, two and four ranks, on one host and on several, with the same shares.
 pub fn same_bytes(gpu: &Gpu) -> Result<(), Failed> {
     let dir = tempfile::tempdir()?;
-    for (name, settings) in [("everything", &EVERYTHING[..]), ("rated", &RATED), ("skipped", &SKIPPED)] {
+    for (name, settings) in
+        [("everything", &EVERYTHING[..]), ("rated", &RATED), ("skipped", &SKIPPED), ("rewarded", &REWARDED)]
+    {
         let recipe = recipe(settings, &dir.path().join("data.jsonl"))?;
         let one = train(gpu, &recipe, &[0]).remove(0)?;
         check_that("something was learned", one.updates > 0)?;

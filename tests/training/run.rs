@@ -12,8 +12,8 @@ use rullama_train::recipe::{Recipe, Syntax};
 use rullama_train::run::checkpoint::Checkpoint;
 use rullama_train::run::finetune::{FinetuneError, Progress, finetune, samples};
 use rullama_train::run::{
-    self, Asked, Batches, Data, DriveError, Host, NextStep, OpenBase, Outcome, Planned, PreparedRun, Run,
-    RunEvent,
+    self, Asked, Batches, Data, DriveError, Hear, Host, NextStep, OpenBase, Outcome, Planned, PreparedRun,
+    Run, RunEvent,
 };
 use rullama_train::train::{TrainError, Trainer};
 
@@ -96,12 +96,12 @@ impl Batches for Decided<'_> {
         self.planned.steps()
     }
 
-    fn next<'s>(&'s mut self, index: usize, trainer: &'s Trainer<'_>) -> NextStep<'s> {
+    fn next<'s>(&'s mut self, index: usize, trainer: &'s Trainer<'_>, hear: Hear<'s>) -> NextStep<'s> {
         Box::pin(async move {
             let moved = trainer.adapter().await? != self.initial.pairs;
             assert_eq!(moved, index > 0, "step {index} is decided after the steps before it");
             self.decided.borrow_mut().push(index);
-            self.planned.next(index, trainer).await
+            self.planned.next(index, trainer, hear).await
         })
     }
 

@@ -63,6 +63,7 @@ fn checkpoint() -> Checkpoint {
         best: Some((4, Some(adapter(4).pairs))),
         metrics: "{\"event\":\"step\"}\n".into(),
         timing: String::new(),
+        completions: None,
     }
 }
 

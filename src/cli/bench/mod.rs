@@ -171,6 +171,12 @@ fn time(args: &BenchArgs) -> Result<()> {
         ("--rank", args.rank),
         ("--steps", args.steps),
     ];
+    if args.objective.supervision() == Supervision::Prompts {
+        bail!(
+            "--objective {} draws completions; time it with `check RECIPE --measure 3`",
+            args.objective.name()
+        );
+    }
     if args.objective.supervision() == Supervision::Pairs && !args.batch.is_multiple_of(2) {
         bail!("--objective {} compares pairs of sequences; give an even --batch", args.objective.name());
     }

@@ -41,7 +41,7 @@ pub fn adapter(config: &Config, modules: &[Module], rank: usize) -> Adapter {
 pub fn step(args: &BenchArgs, sequence: usize, micro_batches: usize, vocab: usize) -> Result<Step> {
     let mut step = batches(args.batch, sequence, args.loss_share, micro_batches, vocab)?;
     match run::objective_of(&args.objective()) {
-        Objective::CrossEntropy => {}
+        Objective::CrossEntropy | Objective::Grpo(_) => {}
         Objective::Preference(preference) => step.comparison = Some(comparison(&step, &preference)),
         Objective::Distill(_) => {
             let (top, whole) = distill::room::kept(TAUGHT, vocab, vocab);

@@ -83,7 +83,7 @@ pub fn run(args: &BenchArgs, ranks: &Rc<Ranks>) -> Result<()> {
 fn part(whole: &Step, rank: usize, count: usize) -> Step {
     let micro_batches = whole.micro_batches[rank * count..(rank + 1) * count].to_vec();
     let loss_tokens = micro_batches.iter().map(|batch| batch.targets.len()).sum();
-    Step { micro_batches, loss_tokens, comparison: None }
+    Step { micro_batches, loss_tokens, ..Step::default() }
 }
 
 /// The times of the steps after `before`.

@@ -7,6 +7,7 @@ pub mod lessons;
 pub mod next;
 mod preference;
 pub mod progress;
+mod rewards;
 mod samples;
 
 use std::fmt::Display;
@@ -21,6 +22,7 @@ pub use device::{device, offloaded, plan};
 pub use kept::{finish, keep};
 pub use preference::preference;
 pub use progress::Progress;
+pub use rewards::{eval_rewards, rewards};
 pub use samples::{found, lengths, marked_sample, token_counts};
 
 /// Prints text and a newline. A closed stdout (`| head`) is not an error.

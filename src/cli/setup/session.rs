@@ -14,7 +14,7 @@ use rullama_train::model::{Model, Plan};
 use rullama_train::recipe::{Recipe, Switch};
 use rullama_train::run::distill::pass;
 use rullama_train::run::distill::teacher::Teacher;
-use rullama_train::run::{self, Batches, Identity, OpenBase, PreparedRun, Ready, wording};
+use rullama_train::run::{self, Identity, OpenBase, PreparedRun, Ready, wording};
 use rullama_train::train::ranks::Ranks;
 use rullama_train::train::{TrainError, Trainer};
 
@@ -202,7 +202,7 @@ impl Session {
 
     /// The micro-batches that take the most memory.
     fn largest(&self) -> Vec<MicroBatch> {
-        self.prepared.batches().largest()
+        self.prepared.largest()
     }
 
     fn has_experts(&self) -> bool {

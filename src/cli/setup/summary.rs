@@ -88,6 +88,7 @@ fn data(recipe: &Recipe, session: &Session) {
         TrainOn::LastAssistant => "loss on the last answer",
         TrainOn::All => "loss on all tokens",
     };
+    let loss = if recipe.grpo.is_some() { "loss on completions" } else { loss };
     line("template", format_args!("{template}; {loss}"));
     let frozen = &session.frozen;
     let system = recipe.data.system.as_deref();
@@ -122,6 +123,7 @@ fn steps(recipe: &Recipe, session: &Session) {
         None => count(recipe.train.epochs, "epoch"),
     };
     let batch = match recipe.data.packing {
+        _ if recipe.grpo.is_some() => count(recipe.train.batch_size, "completion"),
         true => format!(
             "{} packed up to {}",
             count(recipe.train.batch_size, "row"),
@@ -135,7 +137,15 @@ fn steps(recipe: &Recipe, session: &Session) {
     };
     let steps = grouped(session.prepared.steps.plans.len());
     let rate = recipe.train.learning_rate;
-    line("steps", format_args!("{steps} ({length}), each {accumulated}{batch}; peak learning rate {rate}"));
+    let groups = recipe.grpo.as_ref().map_or(String::new(), |keys| {
+        let completions = recipe.train.batch_size * recipe.train.gradient_accumulation_steps;
+        let prompts = count(completions / keys.num_generations, "prompt");
+        format!(" ({prompts} with {} each)", keys.num_generations)
+    });
+    line(
+        "steps",
+        format_args!("{steps} ({length}), each {accumulated}{batch}{groups}; peak learning rate {rate}"),
+    );
 }
 
 /// Prints lengths, packing and duplicates of the training samples.
@@ -149,7 +159,7 @@ pub fn samples(recipe: &Recipe, session: &Session) {
 }
 
 fn packing(recipe: &Recipe, session: &Session) {
-    if !recipe.data.packing {
+    if !recipe.data.packing || recipe.grpo.is_some() {
         return;
     }
     let limit = row_limit(recipe);

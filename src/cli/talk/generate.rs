@@ -1,20 +1,19 @@
-//! `generate`: replies to prompts from the command line, a file or stdin.
+//! `generate`: replies to prompts from the command line, files or stdin.
 
 use std::ops::ControlFlow;
-use std::path::PathBuf;
 use std::time::Instant;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use clap::Args;
 use pollster::block_on;
-use rullama_train::run::OpenBase;
-use rullama_train::talk::conversation::Conversation;
 use rullama_train::talk::generate::{Event, Finish, Generator};
 use rullama_train::talk::scores::MAX_TOP;
 use serde_json::json;
 
-use super::several;
-use super::{Loaded, ModelArgs, SamplingArgs, note_if_cut, note_unwritten, print_piece, tokens};
+use super::judged::RewardArgs;
+use super::prompts::{Prompt, PromptArgs};
+use super::several::{self, Form};
+use super::{Loaded, ModelArgs, SamplingArgs, note_if_cut, print_piece, tokens};
 use crate::cli::output;
 
 /// Options of `generate`.
@@ -22,26 +21,15 @@ use crate::cli::output;
 pub struct GenerateArgs {
     #[command(flatten)]
     model: ModelArgs,
-    /// Prompt; may be repeated.
-    #[arg(long, value_name = "TEXT")]
-    prompt: Vec<String>,
-    /// File that contains a prompt, or - for stdin; may be repeated.
-    #[arg(long, value_name = "FILE")]
-    file: Vec<PathBuf>,
-    /// Treat every line of the files as a separate prompt.
-    #[arg(long)]
-    lines: bool,
-    /// Continue the prompt as plain text, without the chat template: only <bos> is added, and control tokens in the prompt are parsed.
-    #[arg(long, conflicts_with = "system")]
-    raw: bool,
-    /// System message before each prompt.
-    #[arg(long, value_name = "TEXT")]
-    system: Option<String>,
+    #[command(flatten)]
+    prompts: PromptArgs,
     #[command(flatten)]
     sampling: SamplingArgs,
     /// Replies to each prompt, generated together; each has the seed of the one before it plus 1.
     #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=4096))]
     n: u64,
+    #[command(flatten)]
+    rewards: RewardArgs,
     /// Print one JSON object per reply.
     #[arg(long)]
     json: bool,
@@ -56,25 +44,21 @@ pub fn run(args: &GenerateArgs) -> Result<()> {
     if args.logprobs.is_some() && !args.json {
         bail!("--logprobs prints nothing without --json; add it");
     }
-    let prompts = prompts(args)?;
-    if prompts.is_empty() {
-        bail!("no prompt given; use --prompt TEXT or --file FILE");
-    }
+    let texts = args.prompts.texts()?;
+    let judge = args.rewards.open(args.n, &args.prompts)?;
     let loaded = Loaded::open(&args.model)?;
     let mut options = args.sampling.options(&loaded.frozen.base);
     options.logprobs = args.logprobs.map(|top| top as usize);
-    let ids: Vec<Vec<u32>> =
-        prompts.iter().map(|p| encode(args, &loaded.frozen, p)).collect::<Result<_>>()?;
-    for prompt in &prompts {
-        note_unwritten(&loaded, args.system.iter().chain([prompt]).map(String::as_str));
-    }
+    let prompts = args.prompts.encoded(&texts, &loaded)?;
+    judge.as_ref().map_or(Ok(()), |judge| judge.check(&prompts))?;
     let model = loaded.model()?;
-    if args.n > 1 {
-        return several::run(args.n as usize, args.json, &loaded, &model, &options, &prompts, &ids);
+    if args.n > 1 || judge.is_some() {
+        let form = Form { n: args.n as usize, json: args.json, judge };
+        return several::run(form, &args.prompts, &loaded, &model, &options, &prompts);
     }
     let workspace = loaded.workspace(&model)?;
     let mut generator = Generator::new(&workspace, &loaded.frozen.tokenizer, loaded.adapter.as_ref())?;
-    for (prompt, ids) in prompts.iter().zip(&ids) {
+    for Prompt { value, ids, .. } in &prompts {
         let started = Instant::now();
         let mut first = None;
         let on_event = |event: Event| match event {
@@ -95,7 +79,7 @@ pub fn run(args: &GenerateArgs) -> Result<()> {
         }
         let prompt_seconds = first.unwrap_or_default().as_secs_f64();
         let decode_seconds = started.elapsed().as_secs_f64() - prompt_seconds;
-        let mut object = json!({ "prompt": prompt });
+        let mut object = json!({ "prompt": value });
         tokens::add_reply(&mut object, ids, &reply);
         object["first_token_seconds"] = json!(prompt_seconds);
         object["tokens_per_second"] =
@@ -106,31 +90,4 @@ pub fn run(args: &GenerateArgs) -> Result<()> {
         output::text(object);
     }
     Ok(())
-}
-
-fn prompts(args: &GenerateArgs) -> Result<Vec<String>> {
-    let mut prompts = args.prompt.clone();
-    for path in &args.file {
-        let text = match path.to_str() {
-            Some("-") => std::io::read_to_string(std::io::stdin()).context("stdin")?,
-            _ => std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?,
-        };
-        match args.lines {
-            true => prompts.extend(text.lines().filter(|l| !l.trim().is_empty()).map(str::to_owned)),
-            false => prompts.push(text),
-        }
-    }
-    Ok(prompts)
-}
-
-fn encode(args: &GenerateArgs, frozen: &OpenBase, prompt: &str) -> Result<Vec<u32>> {
-    let tokenizer = &frozen.tokenizer;
-    if args.raw {
-        return Ok(frozen.continuation(prompt));
-    }
-    let conversation = Conversation::new(args.system.clone());
-    Ok(conversation
-        .ask(&frozen.template, tokenizer, prompt)
-        .with_context(|| format!("prompt {prompt:?}"))?
-        .ids)
 }

@@ -3,6 +3,8 @@
 mod args;
 pub mod chat;
 pub mod generate;
+mod judged;
+mod prompts;
 mod several;
 pub mod tokens;
 

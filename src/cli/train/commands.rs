@@ -103,6 +103,8 @@ impl Progress {
     pub fn name(phase: Phase) -> &'static str {
         match phase {
             Phase::Reference => "reference",
+            Phase::Completions => "completions",
+            Phase::Rewards => "rewards",
             Phase::Validation => "validation",
             Phase::Replies => "replies",
             Phase::Answers => "answers",

@@ -143,10 +143,16 @@ impl Console {
         if matches!(phase, Phase::Validation | Phase::Replies | Phase::Answers) {
             self.evaluating.get_or_insert_with(Instant::now);
         }
+        // A step has both of them: without a bar they would be lines of their own.
+        if matches!(phase, Phase::Completions | Phase::Rewards) && !self.has_bars() {
+            return;
+        }
         if self.phase.as_ref().is_none_or(|(open, _)| *open != phase) {
             self.end_phase();
             let bar = match phase {
                 Phase::Reference => self.bar("reference", of),
+                Phase::Completions => self.bar("completions", of),
+                Phase::Rewards => self.bar("rewards", 0),
                 Phase::Validation => self.bar("validation", of),
                 Phase::Replies => self.bar("replies", of),
                 Phase::Answers => self.bar("answers", of),
@@ -160,11 +166,11 @@ impl Console {
         }
     }
 
-    /// Clears the progress bar of a phase.
-    pub fn end_phase(&mut self) {
-        if let Some((_, bar)) = self.phase.take() {
-            bar.finish_and_clear();
-        }
+    /// Clears the progress bar of a phase. Returns whether that phase was part of a step.
+    pub fn end_phase(&mut self) -> bool {
+        let Some((phase, bar)) = self.phase.take() else { return false };
+        bar.finish_and_clear();
+        matches!(phase, Phase::Completions | Phase::Rewards)
     }
 
     /// Opens the progress bar of the steps, at the start or after another phase.
@@ -193,16 +199,8 @@ impl Console {
             object["memory_bytes"] = self.memory.into();
             object
         });
-        let number = |x: Option<f64>, digits: usize| x.map_or("–".into(), |x| format!("{x:.digits$}"));
         // The bar shows what matters first: a narrow terminal cuts the end off.
-        let compares = step.preference != PreferenceMetrics::default();
-        let right = match compares {
-            true if step.preference.distillation_loss.is_some() => {
-                format!("divergence {}", number(step.preference.distillation_loss, 4))
-            }
-            true => format!("margin {}", number(step.preference.rewards_margins, 2)),
-            false => format!("{} % right", number(step.accuracy.map(|a| 100.0 * a), 0)),
-        };
+        let (right, measured) = measured(step);
         let short = format!(
             "loss {} · {right} · {:.0} tokens/s · lr {}",
             number(history.smoothed, 4),
@@ -213,10 +211,7 @@ impl Console {
             "loss {} (smoothed {}) · {} · lr {} · grad {} · {:.0} tokens/s",
             number(step.loss, 4),
             number(history.smoothed, 4),
-            match compares {
-                true => compared(&step.preference),
-                false => format!("accuracy {} %", number(step.accuracy.map(|a| 100.0 * a), 1)),
-            },
+            measured,
             words::rate(step.learning_rate),
             number(step.grad_norm, 3),
             recent_speed(&history.timing),
@@ -266,6 +261,13 @@ impl Console {
             object["best"] = is_best.into();
             object
         });
+        if let Some(text) = output::eval_rewards(&evaluation.preference) {
+            let best = if is_best && evaluation.step > 0 { ", best so far" } else { "" };
+            self.line(
+                &format!("step {}/{}", evaluation.step, self.steps),
+                &format!("validation {text}{best}"),
+            );
+        }
         let Some(scores) = &evaluation.scores else { return };
         let best = match before.filter(|_| is_best && evaluation.step > 0) {
             Some(before) if before <= scores.eval_loss => ", best so far, but no better than before training",
@@ -328,6 +330,30 @@ fn recent_speed(timing: &[Timing]) -> f64 {
     let recent = &timing[timing.len().saturating_sub(10)..];
     let tokens: f64 = recent.iter().map(|t| t.tokens_per_second * t.seconds).sum();
     tokens / recent.iter().map(|t| t.seconds).sum::<f64>()
+}
+
+/// A value with so many digits, or a dash.
+fn number(x: Option<f64>, digits: usize) -> String {
+    x.map_or("–".into(), |x| format!("{x:.digits$}"))
+}
+
+/// The measurement of a step that matters most, for a bar, and all that matter, for a line.
+fn measured(step: &StepMetrics) -> (String, String) {
+    if let (Some(text), Some(reward)) = (output::rewards(&step.rewards), step.rewards.get("reward")) {
+        return (format!("reward {reward:.3}"), text);
+    }
+    let right = match step.preference {
+        metrics if metrics == PreferenceMetrics::default() => {
+            let accuracy = step.accuracy.map(|a| 100.0 * a);
+            return (
+                format!("{} % right", number(accuracy, 0)),
+                format!("accuracy {} %", number(accuracy, 1)),
+            );
+        }
+        PreferenceMetrics { distillation_loss: Some(distance), .. } => format!("divergence {distance:.4}"),
+        metrics => format!("margin {}", number(metrics.rewards_margins, 2)),
+    };
+    (right, compared(&step.preference))
 }
 
 /// The comparisons of a step: `reward margin 0.512, 87.5 % of pairs ranked right`.

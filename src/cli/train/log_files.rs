@@ -1,13 +1,16 @@
-//! The files that grow during a run: `metrics.jsonl`, `timing.jsonl` and TensorBoard's event file.
+//! The files that grow during a run: `metrics.jsonl`, `timing.jsonl`, `rollouts.jsonl` and TensorBoard's event file.
 
 use std::path::Path;
 
 use anyhow::Result;
 use rullama_train::files::GrowingFile;
 use rullama_train::recipe::Recipe;
-use rullama_train::report::csv;
+use rullama_train::report::csv::{self, Columns};
 use rullama_train::report::tensorboard;
+use rullama_train::run::RolloutLine;
 use rullama_train::run::metrics::{self, History, MetricsEvent, StepMetrics, Timing, now};
+
+use super::rollouts;
 
 /// The log files of a run.
 pub struct LogFiles {
@@ -15,31 +18,35 @@ pub struct LogFiles {
     timing: GrowingFile,
     tensorboard: GrowingFile,
     csv: Option<GrowingFile>,
-    /// Whether the objective compares samples.
-    compares: bool,
+    /// The completions, for objectives that draw them.
+    rollouts: Option<GrowingFile>,
+    columns: Columns,
 }
 
 impl LogFiles {
     /// Creates the files of a run in `dir` with the measurements so far.
     pub fn create(dir: &Path, history: &History, recipe: &Recipe) -> Result<LogFiles> {
-        let compares = !recipe.train.objective.name.is_sft();
+        let columns = Columns::of(recipe);
         let csv = recipe.log.csv.then(|| {
-            GrowingFile::create(dir.join("metrics.csv"), csv::replayed(history, compares).as_bytes())
+            GrowingFile::create(dir.join("metrics.csv"), csv::replayed(history, columns).as_bytes())
         });
         let (metrics, timing) = history.lines();
+        let last = history.steps().last().map_or(0, |step| step.step);
+        let rollouts = recipe.grpo.map(|_| rollouts::kept(dir, last)).transpose()?;
         Ok(LogFiles {
+            rollouts,
             metrics: GrowingFile::create(dir.join("metrics.jsonl"), metrics.as_bytes())?,
             timing: GrowingFile::create(dir.join("timing.jsonl"), timing.as_bytes())?,
             tensorboard: GrowingFile::create(dir.join(tensorboard::FILE), &replayed(history))?,
             csv: csv.transpose()?,
-            compares,
+            columns,
         })
     }
 
     /// Appends an evaluation or a notice.
     pub fn event(&mut self, event: &MetricsEvent) -> Result<()> {
         self.add(event, None)?;
-        self.add_row(csv::row(event, None, self.compares))
+        self.add_row(csv::row(event, None, self.columns))
     }
 
     /// Appends a step and its duration.
@@ -47,7 +54,16 @@ impl LogFiles {
         self.timing.append(metrics::line(timing).as_bytes())?;
         let event = MetricsEvent::Step(step.clone());
         self.add(&event, Some(timing.tokens_per_second))?;
-        self.add_row(csv::row(&event, Some(timing), self.compares))
+        self.add_row(csv::row(&event, Some(timing), self.columns))
+    }
+
+    /// Appends completions.
+    pub fn rollouts(&mut self, lines: &[RolloutLine]) -> Result<()> {
+        if let Some(file) = self.rollouts.as_mut().filter(|_| !lines.is_empty()) {
+            let lines: String = lines.iter().map(metrics::line).collect();
+            file.append(lines.as_bytes())?;
+        }
+        Ok(())
     }
 
     fn add_row(&mut self, row: Option<String>) -> Result<()> {

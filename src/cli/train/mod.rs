@@ -7,6 +7,7 @@ mod hook;
 pub mod lock;
 mod log_files;
 mod resume;
+mod rollouts;
 pub mod run_file;
 mod stop;
 mod summary;

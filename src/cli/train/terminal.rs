@@ -9,7 +9,7 @@ use rullama_train::files;
 use rullama_train::report::{self, Report};
 use rullama_train::run::checkpoint::{self, Changed, Checkpoint};
 use rullama_train::run::metrics::{MetricsEvent, now};
-use rullama_train::run::{Asked, Host, Outcome, Run, RunEvent, Status};
+use rullama_train::run::{Asked, Host, Outcome, RolloutLine, Run, RunEvent, Status};
 use rullama_train::verify::Effect;
 use serde_json::{Value, json};
 
@@ -42,6 +42,8 @@ pub struct Terminal<'a> {
     started: f64,
     /// How long measuring the effects took.
     effects_seconds: Option<f64>,
+    /// Completions of the last step.
+    completions: Vec<RolloutLine>,
     /// Revisions of what came from the Hub, as they were when the run started.
     revisions: Value,
 }
@@ -78,6 +80,7 @@ impl<'a> Terminal<'a> {
             progress: Progress::default(),
             started: now(),
             effects_seconds: None,
+            completions: Vec::new(),
             revisions: pull::revisions(run.recipe),
         })
     }
@@ -140,7 +143,8 @@ impl<'a> Terminal<'a> {
     ) -> Result<()> {
         let adapter = Format::Peft.place(self.dir).join("adapter_model.safetensors");
         let adapter = kept.and_then(|_| std::fs::read(adapter).ok());
-        let html = Report { effect, ..Report::of(run, status, kept, adapter.as_deref()) }.html();
+        let report = Report::of(run, status, kept, adapter.as_deref());
+        let html = Report { effect, completions: &self.completions, ..report }.html();
         files::write_atomic(&self.dir.join(report::FILE), html.as_bytes())?;
         Ok(())
     }
@@ -194,13 +198,17 @@ impl Host for Terminal<'_> {
     type Error = anyhow::Error;
 
     fn on_event(&mut self, run: &Run<'_>, event: RunEvent<'_>) -> Result<()> {
-        if !matches!(event, RunEvent::Progress { .. }) {
-            self.console.end_phase();
+        if !matches!(event, RunEvent::Progress { .. }) && self.console.end_phase() {
+            self.console.start_steps(run.step);
         }
         match event {
             RunEvent::Started => self.console.start_steps(run.step),
-            RunEvent::Step { metrics, timing } => {
+            RunEvent::Step { metrics, timing, lines } => {
                 self.log.step(metrics, timing)?;
+                self.log.rollouts(lines)?;
+                if !lines.is_empty() {
+                    self.completions = lines.to_vec();
+                }
                 self.console.step(metrics, timing, &run.history);
             }
             RunEvent::Evaluation { evaluation, is_best } => {

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use rullama_train::adapter::Format;
 use rullama_train::data::dataset::files as dataset_files;
-use rullama_train::recipe::{Cache, Recipe, Syntax, Template, toml_string};
+use rullama_train::recipe::{Cache, Recipe, Reward, RewardKind, Syntax, Template, toml_string};
 use rullama_train::run::RunError;
 use rullama_train::words;
 
@@ -49,6 +49,14 @@ pub fn read(text: &str, base: &str, sent: &Path, out: &Path, folders: &Folders) 
             "log.hook: the page may not run commands; remove the key, or train with the command line";
         return Err(Problem::of_key("log.hook", message));
     }
+    let judges = |reward: &Reward| matches!(reward.kind, RewardKind::Command { .. } | RewardKind::Url(_));
+    if let Some(reward) = recipe.rewards.iter().find(|reward| judges(reward)) {
+        let message = format!(
+            "rewards: the page may neither run commands nor send texts to a judge; remove the reward \"{}\", or train with the command line",
+            reward.name()
+        );
+        return Err(Problem::of_key("rewards", message));
+    }
     if let Cache::Folder(_) = recipe.data.cache {
         let message = "data.cache: the page may not choose this folder; write true or false";
         return Err(Problem::of_key("data.cache", message));
@@ -71,6 +79,10 @@ fn paths(recipe: &mut Recipe) -> Vec<(&'static str, &mut PathBuf)> {
     if let Template::File(path) = &mut data.template {
         all.push(("data.template", path));
     }
+    all.extend(recipe.rewards.iter_mut().filter_map(|reward| match &mut reward.kind {
+        RewardKind::Json { schema, .. } => schema.as_mut().map(|path| ("rewards.schema", path)),
+        _ => None,
+    }));
     all
 }
 
@@ -95,7 +107,7 @@ fn allowed(key: &'static str, path: &Path, sent: &Path, folders: &Folders) -> Re
         return Err(refused());
     }
     let found = match key {
-        "lora.init_from" | "data.template" => vec![path.to_owned()],
+        "lora.init_from" | "data.template" | "rewards.schema" => vec![path.to_owned()],
         // A folder or a pattern stands for several files.
         _ => {
             dataset_files::expand(path)

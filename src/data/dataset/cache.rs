@@ -259,10 +259,18 @@ fn decode(bytes: &[u8], name: &str) -> Option<Dataset> {
         let (ids, origin) = (own.to_vec(), format!("{name} {unit} {}", numbers[i]));
         if sides[i] == TAUGHT {
             let of: &mut Sample = samples.last_mut()?;
-            of.taught = Some(Box::new(Sample { ids, labels, origin, side: of.side, taught: None }));
+            of.taught =
+                Some(Box::new(Sample { ids, labels, origin, side: of.side, taught: None, row: None }));
             continue;
         }
-        samples.push(Sample { ids, labels, origin, side: *SIDES.get(sides[i] as usize)?, taught: None });
+        samples.push(Sample {
+            ids,
+            labels,
+            origin,
+            side: *SIDES.get(sides[i] as usize)?,
+            taught: None,
+            row: None,
+        });
     }
     let notices = header.notices.into_iter().map(|what| Notice { place: name.to_owned(), what }).collect();
     Some(Dataset { samples, notices, found: header.found })

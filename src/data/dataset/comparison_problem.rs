@@ -7,9 +7,9 @@ use crate::data::compare::Supervision;
 pub enum ComparisonProblem {
     /// A record that compares or rates nothing, although the objective needs it.
     #[error(
-        "found a record with the keys [{}], but train.objective needs {}; see docs/preference.md, name other keys with \
+        "found a record with the keys [{}], but train.objective needs {}; see {}, name other keys with \
          data.fields, or set train.objective = \"sft\" to imitate examples",
-        .found.join(", "), compared(*.supervision)
+        .found.join(", "), compared(*.supervision), page(*.supervision)
     )]
     NotCompared {
         /// Kind that the records must be of.
@@ -59,6 +59,12 @@ pub enum ComparisonProblem {
          the user or a tool"
     )]
     AnsweredPrompt,
+    /// A prompt to complete that has an answer.
+    #[error(
+        "the prompt ends with a message of the assistant, so there is nothing to complete; remove that message, or set train.objective = \
+         \"sft\" to imitate it"
+    )]
+    NothingToComplete,
     /// The chat template renders the prompt of a pair in two ways.
     #[error(
         "the prompt tokens of \"chosen\" are not those of \"rejected\": one goes on with {chosen:?}, the other with \
@@ -76,12 +82,18 @@ pub enum ComparisonProblem {
     Rating(String),
 }
 
+/// The page about such records.
+fn page(supervision: Supervision) -> &'static str {
+    if supervision == Supervision::Prompts { "docs/grpo.md" } else { "docs/preference.md" }
+}
+
 /// The keys that such records have.
 fn compared(supervision: Supervision) -> &'static str {
     match supervision {
         Supervision::Ratings => {
             "\"prompt\", \"completion\" and \"label\" (or \"messages\" and \"label\"), or \"chosen\" and \"rejected\""
         }
+        Supervision::Prompts => "\"prompt\", text or messages",
         _ => "\"chosen\" and \"rejected\"",
     }
 }

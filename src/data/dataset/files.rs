@@ -8,6 +8,7 @@ use super::container::ending;
 use super::{Dataset, DatasetError, Notice, Options, Problem, What, parse};
 #[cfg(feature = "native")]
 use crate::base::stores::{hub, listing};
+use crate::data::compare::Supervision;
 use crate::data::tokenizer::Tokenizer;
 use crate::files;
 
@@ -156,7 +157,9 @@ pub fn read(
 ) -> Result<Dataset, DatasetError> {
     let name = path.display().to_string();
     let bytes = files::read(path).map_err(|error| Problem::Read(error.to_string()).at(&name))?;
-    let Some(cache) = cache.filter(|cache| cache.is_worth(bytes.len())) else {
+    // The columns of prompts are not tokens.
+    let keeps = options.supervision != Supervision::Prompts;
+    let Some(cache) = cache.filter(|cache| keeps && cache.is_worth(bytes.len())) else {
         return parse(&bytes, &name, tokenizer, options);
     };
     let key = Cache::key(&name, &bytes, tokenizer, options);

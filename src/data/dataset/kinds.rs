@@ -27,6 +27,8 @@ pub enum Format {
     Preference,
     /// `{"prompt", "completion", "label"}`: a rated answer.
     Rated,
+    /// `{"prompt"}`, with any other columns: to be completed.
+    Prompt,
 }
 
 impl Format {
@@ -54,6 +56,7 @@ impl Format {
             Format::InputIds => "input_ids",
             Format::Preference => "preference",
             Format::Rated => "rated",
+            Format::Prompt => "prompt",
         }
     }
 
@@ -75,6 +78,7 @@ impl Format {
             Format::InputIds => &["input_ids"],
             Format::Preference => &["chosen", "rejected"],
             Format::Rated => &["prompt", "completion", "label"],
+            Format::Prompt => &["prompt"],
         }
     }
 }

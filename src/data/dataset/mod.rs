@@ -28,6 +28,7 @@ mod parquet;
 mod parts;
 mod preference;
 mod prompt_completion;
+mod prompts;
 mod record;
 mod records;
 mod sample;
@@ -138,6 +139,8 @@ pub struct Options<'a> {
     pub teacher_prompt: Option<&'a str>,
     /// Maximum bytes of a compressed or Parquet file once decompressed, and of its samples. Small files may take half of it.
     pub max_file_size: u64,
+    /// Most tokens of the completion of a prompt, which count as part of it.
+    pub completion: usize,
     /// Largest `max_seq_len` that the base takes, for messages.
     pub context: usize,
 }
@@ -157,6 +160,7 @@ impl<'a> Options<'a> {
             system: None,
             unasked: None,
             teacher_prompt: None,
+            completion: 0,
             max_file_size: MAX_FILE_SIZE,
             context: usize::MAX,
         }
@@ -249,9 +253,10 @@ impl Reader<'_> {
                 let origin = || format!("{name} {unit} {number}");
                 match parsed {
                     Ok(mut read) => {
-                        let mut taught = read.taught.take();
+                        let (mut taught, row) = (read.taught.take(), read.row.take());
                         for (side, rendered) in tally.count(number, read) {
                             let sample = one_sample(rendered, taught.take(), side, origin());
+                            let sample = Sample { row: row.clone(), ..sample };
                             size += sample_bytes(&sample);
                             samples.push(sample);
                         }
@@ -276,13 +281,18 @@ impl Reader<'_> {
 fn one_sample(rendered: Rendered, taught: Option<Rendered>, side: Side, origin: String) -> Sample {
     let Rendered { ids, labels, .. } = rendered;
     let taught = taught.map(|taught| Box::new(one_sample(taught, None, side, origin.clone())));
-    Sample { ids, labels, origin, side, taught }
+    Sample { ids, labels, origin, side, taught, row: None }
 }
 
 /// Bytes of a sample in memory.
 fn sample_bytes(sample: &Sample) -> u64 {
     let taught = sample.taught.as_deref().map_or(0, sample_bytes);
-    taught + (SAMPLE_OVERHEAD + sample.origin.len() + 8 * sample.ids.len()) as u64
+    // As values, columns take several times as much as their text.
+    let row = sample
+        .row
+        .as_ref()
+        .map_or(0, |row| 8 * row.columns.values().map(|value| value.to_string().len()).sum::<usize>());
+    taught + (SAMPLE_OVERHEAD + sample.origin.len() + 8 * sample.ids.len() + row) as u64
 }
 
 /// The next records, and the error that ends the file after them.
@@ -305,6 +315,9 @@ fn chunk<'a>(records: &mut Records<'a>) -> (Vec<(usize, Record<'a>)>, Option<Pro
 fn one(record: Record, tokenizer: &Tokenizer, options: &Options) -> Result<Read, Problem> {
     match record.len() {
         bytes if bytes > LARGEST_RECORD => Err(Problem::LargeRecord { bytes, most: LARGEST_RECORD }),
+        _ if options.supervision == Supervision::Prompts => {
+            prompts::read(record.object()?, tokenizer, options)
+        }
         _ if options.supervision != Supervision::Examples => {
             preference::read(record.object()?, tokenizer, options)
         }

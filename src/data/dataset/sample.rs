@@ -1,6 +1,7 @@
 //! One record to one sample.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use indexmap::IndexSet;
 use serde_json::{Map, Value};
@@ -13,6 +14,7 @@ use super::{
 };
 use crate::data::batch::targets;
 use crate::data::compare::Side;
+use crate::data::rollout::Row;
 use crate::data::template::{Conversation, LeftOut, Message, Rendered, Role, last_loss};
 use crate::data::tokenizer::Tokenizer;
 
@@ -50,6 +52,8 @@ pub(super) struct Read {
     pub context: context::Found,
     /// The row that a teacher reads in place of the sample.
     pub taught: Option<Rendered>,
+    /// The record of a prompt.
+    pub row: Option<Arc<Row>>,
 }
 
 /// The fate of [`Options::system`] in one sample.
@@ -131,7 +135,9 @@ pub(super) fn conversation(
         Format::Alpaca => alpaca::conversation(object, ignored)?,
         Format::Sharegpt => super::conversation::read(object, "conversations", ignored)?,
         Format::Gemini => gemini::conversation(object, ignored)?,
-        Format::Text | Format::InputIds | Format::Preference | Format::Rated => return Ok(None),
+        Format::Text | Format::InputIds | Format::Preference | Format::Rated | Format::Prompt => {
+            return Ok(None);
+        }
     }))
 }
 

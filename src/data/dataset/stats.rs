@@ -117,6 +117,7 @@ impl Tally {
             origin: format!("{name} {unit} {}", index + 1),
             side: Side::Example,
             taught: None,
+            row: None,
         };
         parts.into_iter().enumerate().map(sample).collect()
     }

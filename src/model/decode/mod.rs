@@ -28,6 +28,7 @@ use adapter::Applied;
 pub use lengths::Lengths;
 pub use scores::Scoring;
 pub use sequences::Sequences;
+pub(super) use sizes::sequences_that_fit;
 pub use sizes::{bytes, bytes_of_sequences, sequences_beside};
 pub use step::STEP;
 pub use workspace::{CHUNK, Workspace, longest_context};

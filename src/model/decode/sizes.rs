@@ -165,7 +165,13 @@ fn bytes_of_one(config: &Config, lengths: Lengths) -> u64 {
 }
 
 /// Sequences, at least one and at most `wanted` and [`STEP`], whose caches and states fit the device's bindings, and `room` bytes in all.
-fn sequences_that_fit(gpu: &Gpu, config: &Config, lengths: Lengths, wanted: usize, room: u64) -> usize {
+pub(in crate::model) fn sequences_that_fit(
+    gpu: &Gpu,
+    config: &Config,
+    lengths: Lengths,
+    wanted: usize,
+    room: u64,
+) -> usize {
     let lengths = Sizes::new(gpu, config, lengths, 0, STEP).lengths;
     let caches = (0..config.layers.len()).map(|layer| lengths.cache_bytes_of_each(config, layer));
     let states = config.layers.iter().filter_map(|l| l.delta);

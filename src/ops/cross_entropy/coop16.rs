@@ -19,6 +19,7 @@ struct Params {
     softcap: f32,
     width4: u32,
     verdict_offset: u32,
+    coldness: f32,
 }
 
 /// Most threads per row.
@@ -67,6 +68,7 @@ fn params(chunk: &Chunk, verdicts: &Verdicts, tiles: u32) -> Params {
         softcap: chunk.softcap.unwrap_or(0.0),
         width4: (verdicts.hidden.stride / 4) as u32,
         verdict_offset: verdicts.buffer.1 as u32,
+        coldness: chunk.coldness(),
     }
 }
 

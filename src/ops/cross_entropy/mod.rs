@@ -1,4 +1,4 @@
-//! Softcap and cross entropy, in place over a bounded chunk of logits.
+//! Softcap, temperature and cross entropy, in place over a bounded chunk of logits.
 
 pub mod coop16;
 
@@ -19,6 +19,7 @@ struct Params {
     target_offset: u32,
     loss_offset: u32,
     softcap: f32,
+    coldness: f32,
 }
 
 /// Losses and row status; the logits are lost.
@@ -78,6 +79,7 @@ impl Chunk<'_> {
             target_offset: self.targets.1 as u32,
             loss_offset: self.losses.1 as u32,
             softcap: self.softcap.unwrap_or(0.0),
+            coldness: self.coldness(),
         }
     }
 }
@@ -91,6 +93,7 @@ pub fn cap(rec: &mut Recorder, logits: &Rows, vocab: usize, softcap: f32, rows: 
         target_offset: 0,
         loss_offset: 0,
         softcap,
+        coldness: 1.0,
     };
     rec.dispatch(Kernel::new("cross_entropy/plain", "cap"), &params, &[logits.bind(1)], [params.rows, 1, 1]);
 }

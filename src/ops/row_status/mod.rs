@@ -42,10 +42,19 @@ pub struct Chunk<'a> {
     pub vocab: usize,
     /// The softcap.
     pub softcap: Option<f32>,
+    /// The logits behind the softcap are divided by it; positive.
+    pub temperature: f32,
     /// Ids to predict, u32, and the first row's place in it.
     pub targets: (&'a wgpu::Buffer, usize),
     /// Losses, f32, and the first row's place in it.
     pub losses: (&'a wgpu::Buffer, usize),
+}
+
+impl Chunk<'_> {
+    /// The factor that divides by the temperature; exactly 1 at a temperature of 1.
+    pub fn coldness(&self) -> f32 {
+        1.0 / self.temperature
+    }
 }
 
 /// Writes the verdicts of `chunk`, whose logits stand before the softcap and are only read.

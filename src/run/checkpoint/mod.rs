@@ -6,6 +6,7 @@
 //! | `optimizer.safetensors` | AdamW's moments, `exp_avg.…` and `exp_avg_sq.…`, named as the adapter's tensors |
 //! | `best.safetensors` | the adapter of the best evaluation so far, if it is not the current one |
 //! | `metrics.jsonl`, `timing.jsonl` | the measurements so far |
+//! | `completions.json` | the completions that the next step trains on, if an earlier one drew them |
 //! | `trainer_state.json` | position, recipe, digests of base, tokenizer, samples and of the files above; written last |
 //!
 //! No random generator state is saved: the learning rate, the order of the samples and every dropout mask follow from the
@@ -47,9 +48,10 @@ const OPTIMIZER: &str = "optimizer.safetensors";
 const BEST: &str = "best.safetensors";
 const METRICS: &str = "metrics.jsonl";
 const TIMING: &str = "timing.jsonl";
+const COMPLETIONS: &str = "completions.json";
 /// All files of a checkpoint besides its state.
-const FILES: [&str; 6] =
-    ["adapter_model.safetensors", "adapter_config.json", OPTIMIZER, BEST, METRICS, TIMING];
+const FILES: [&str; 7] =
+    ["adapter_model.safetensors", "adapter_config.json", OPTIMIZER, BEST, METRICS, TIMING, COMPLETIONS];
 /// Prefix of the name of a checkpoint's folder; the step follows.
 const PREFIX: &str = "checkpoint-";
 
@@ -82,6 +84,8 @@ pub struct Checkpoint {
     pub metrics: String,
     /// Lines of `timing.jsonl`.
     pub timing: String,
+    /// The completions that the next step trains on, if an earlier one drew them.
+    pub completions: Option<String>,
 }
 
 /// The contents of `trainer_state.json`.
@@ -128,6 +132,7 @@ impl Checkpoint {
         }
         contents.push((METRICS, self.metrics.clone().into()));
         contents.push((TIMING, self.timing.clone().into()));
+        contents.extend(self.completions.clone().map(|text| (COMPLETIONS, text.into())));
         let digest = |(name, bytes): &(&str, Vec<u8>)| {
             (name.to_string(), FileDigest { bytes: bytes.len(), sha256: identity::sha256(bytes) })
         };
@@ -197,6 +202,7 @@ impl Checkpoint {
             best,
             metrics: lines(METRICS)?,
             timing: lines(TIMING)?,
+            completions: contents.contains_key(COMPLETIONS).then(|| lines(COMPLETIONS)).transpose()?,
             adapter,
         })
     }
@@ -247,6 +253,7 @@ mod tests {
             best: [None, Some((4, None)), Some((4, Some(new(4).pairs)))][step.min(5) - 3].clone(),
             metrics: "{\"event\":\"step\"}\n".into(),
             timing: String::new(),
+            completions: (step == 4).then(|| "[]".into()),
             recipe,
         }
     }

@@ -24,6 +24,7 @@ struct Rest {
     choices: Choices,
     metrics: String,
     timing: String,
+    completions: Option<String>,
 }
 
 impl Checkpoint {
@@ -40,6 +41,7 @@ impl Checkpoint {
             choices: self.choices.clone(),
             metrics: self.metrics.clone(),
             timing: self.timing.clone(),
+            completions: self.completions.clone(),
         };
         let rest = serde_json::to_vec(&rest).expect("plain values under text keys");
         let mut bytes = (rest.len() as u64).to_le_bytes().to_vec();
@@ -90,6 +92,7 @@ impl Checkpoint {
             choices: rest.choices,
             metrics: rest.metrics,
             timing: rest.timing,
+            completions: rest.completions,
         })
     }
 }

@@ -45,7 +45,7 @@ impl<'s> Job<'s> {
         let longest = samples.iter().map(|sample| sample.ids.len()).max().unwrap_or(1);
         let (loss_tokens, tokens) = (capacity.loss_tokens, capacity.tokens.max(longest));
         let capacity =
-            Capacity { tokens, longest, step_loss_tokens: loss_tokens, reply: 0, teacher: 0, loss_tokens };
+            Capacity { tokens, longest, step_loss_tokens: loss_tokens, loss_tokens, ..Capacity::LEAST };
         let mut hash = Sha256::new();
         hash.update(teacher.base.fingerprint().to_string());
         hash.update(base.template.digest());

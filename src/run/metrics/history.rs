@@ -29,7 +29,7 @@ pub struct History {
     pub(crate) losses: usize,
     /// The metric that decides which evaluation is best; `None`: the validation loss.
     pub best_metric: Option<Metric>,
-    /// Step and loss of the best evaluation by [`Evaluation::merit`]; of equal ones, the first. The evaluation before the first
+    /// Step and loss of the best evaluation by [`Evaluation::merit`], the negative reward where that decides; of equal ones, the first. The evaluation before the first
     /// step does not count.
     pub best: Option<(usize, f64)>,
     /// Evaluations since the best one.
@@ -60,13 +60,14 @@ impl History {
             }
             MetricsEvent::Evaluation(evaluation) => {
                 self.evaluated = Some(evaluation.step);
-                if let (Some(scores), true) = (evaluation.scores, evaluation.step > 0) {
-                    let merit = |e: &Evaluation| e.merit(self.best_metric);
+                let merit = |e: &Evaluation| e.merit(self.best_metric);
+                if let (Some(found), true) = (merit(evaluation), evaluation.step > 0) {
                     let best = self.best.and_then(|(step, _)| merit(self.evaluation(step)?));
-                    let better = merit(evaluation) > best;
+                    let better = Some(found) > best;
                     self.stale = if better { 0 } else { self.stale + 1 };
                     if better {
-                        self.best = Some((evaluation.step, scores.eval_loss));
+                        let loss = evaluation.scores.map_or(-found[0], |scores| scores.eval_loss);
+                        self.best = Some((evaluation.step, loss));
                     }
                 }
             }

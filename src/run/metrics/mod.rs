@@ -52,6 +52,9 @@ pub struct StepMetrics {
     /// Measurements of the comparisons, for objectives that compare samples.
     #[serde(flatten)]
     pub preference: PreferenceMetrics,
+    /// Measurements of completions, under TRL's names, for objectives that learn from rewards.
+    #[serde(flatten, deserialize_with = "of_comparisons")]
+    pub rewards: BTreeMap<String, f64>,
     /// Whether the step was skipped: the adapter was not updated.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub skipped: bool,
@@ -69,6 +72,7 @@ impl StepMetrics {
             learning_rate,
             tokens,
             preference: report.preference,
+            rewards: report.rewards.clone(),
             skipped: false,
         }
     }
@@ -84,6 +88,7 @@ impl StepMetrics {
             learning_rate,
             tokens,
             preference: PreferenceMetrics::default(),
+            rewards: BTreeMap::new(),
             skipped: true,
         }
     }
@@ -124,10 +129,18 @@ pub struct Evaluation {
 
 impl Evaluation {
     /// Quality of the model, as values of which the first that differ decide: `metric`, if one is given, and the validation
-    /// loss. Higher is better. `None` without validation samples.
+    /// loss; or the reward alone, where there is one. Higher is better. `None` without validation samples.
     pub fn merit(&self, metric: Option<Metric>) -> Option<[f64; 2]> {
+        if let Some(reward) = self.reward() {
+            return Some([reward, 0.0]);
+        }
         let first = metric.map_or(0.0, |metric| self.metrics.get(&metric).copied().unwrap_or(0.0));
         Some([first, -self.scores?.eval_loss])
+    }
+
+    /// Mean reward of completions of the validation prompts, for objectives that learn from rewards.
+    pub fn reward(&self) -> Option<f64> {
+        self.preference.get("eval_reward").copied()
     }
 
     /// The metrics as text, in the order of [`Metric::ALL`]: `exact match 98.0 %, ROUGE-L 0.991`.
@@ -246,6 +259,7 @@ mod tests {
             grad_norm: 1.0,
             update_ratio: 1e-3,
             preference: Default::default(),
+            rewards: BTreeMap::new(),
         };
         MetricsEvent::Step(StepMetrics::taken(step, &report, 1e-4, 100))
     }

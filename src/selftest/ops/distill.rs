@@ -36,6 +36,7 @@ pub fn lessons(b: &mut Bench) -> Result<(), GpuError> {
             rows,
             vocab,
             softcap,
+            temperature: 1.0,
             targets: (&on_device.0, 0),
             losses: (&losses.rows().buffer, 0),
         };

@@ -2,7 +2,7 @@
 
 use super::elementwise::{EPS, norm};
 use super::products::columns;
-use super::training::{SOFTCAP, targets};
+use super::training::{SOFTCAP, WARM, targets};
 use crate::base::config::Activation;
 use crate::base::formats::GgmlType;
 use crate::gpu::GpuError;
@@ -21,6 +21,7 @@ use crate::ops::rms_norm::coop16::{self as rms_norm, Through};
 use crate::ops::rope::Table;
 use crate::ops::row_status::Verdicts;
 use crate::reference;
+use crate::reference::cross_entropy::Adjusted;
 use crate::selftest::bench::{Bench, Block, F16, F32, plus, values, wide};
 
 /// Rows and columns: no multiples of 16 or 64.
@@ -157,7 +158,8 @@ pub fn heads_both_ways(b: &mut Bench) -> Result<(), GpuError> {
 pub fn losses(b: &mut Bench) -> Result<(), GpuError> {
     let (rows, vocab) = (7, 1004);
     let logits: Vec<f32> = values(1, rows * vocab).iter().map(|x| 40.0 * x).collect();
-    let (ids, factors, cap) = (targets(rows, vocab), values(2, rows), Some(f64::from(SOFTCAP)));
+    let (ids, factors) = (targets(rows, vocab), values(2, rows));
+    let cap = Adjusted { softcap: Some(SOFTCAP.into()), temperature: WARM.into() };
     let losses_expected = reference::cross_entropy::forward(&wide(&logits), &ids, cap, vocab);
     let expected = reference::cross_entropy::backward(&wide(&factors), &wide(&logits), &ids, cap, vocab);
     let (logits, losses) = (b.input(vocab, &logits)?, b.output(8, 1)?);
@@ -169,6 +171,7 @@ pub fn losses(b: &mut Bench) -> Result<(), GpuError> {
         rows,
         vocab,
         softcap: Some(SOFTCAP),
+        temperature: WARM,
         targets: (&ids, 0),
         losses: (&losses.rows().buffer, 0),
     };

@@ -5,6 +5,7 @@ use crate::ops::adamw::{self, AdamW, Clip, Shard};
 use crate::ops::cross_entropy::{Chunk, cap};
 use crate::ops::row_status::{self, NOT_FINITE, RIGHT, Verdicts, WRONG};
 use crate::ops::update_norm::{Taken, UpdateNorm};
+use crate::reference::cross_entropy::Adjusted;
 use crate::reference::{self, cross_entropy};
 use crate::selftest::bench::{Bench, F32, values, wide};
 
@@ -12,22 +13,25 @@ use crate::selftest::bench::{Bench, F32, values, wide};
 const SHAPE: (usize, usize) = (7, 1003);
 /// Softcap of the logits.
 pub const SOFTCAP: f32 = 30.0;
+/// A temperature of logits.
+pub const WARM: f32 = 1.25;
 
 /// Targets of rows: the last token, the first, and some in between.
 pub fn targets(rows: usize, vocab: usize) -> Vec<u32> {
     (0..rows).map(|n| ((n * 77 + 1) * (vocab - 1) % vocab) as u32).collect()
 }
 
-/// Losses and gradients of logits up to 60, with a softcap and without; the softcap alone.
+/// Losses and gradients of logits up to 60, with a softcap and without, at two temperatures; the softcap alone.
 pub fn losses(b: &mut Bench) -> Result<(), GpuError> {
     let (rows, vocab) = SHAPE;
     let logits: Vec<f32> = values(1, rows * vocab).iter().map(|x| 60.0 * x).collect();
     let (ids, factors) = (targets(rows, vocab), values(2, rows));
     let on_device = (b.gpu.upload("self-test", &ids)?, b.gpu.upload("self-test", &factors)?);
-    for softcap in [None, Some(SOFTCAP)] {
+    for (softcap, temperature) in [(None, 1.0), (Some(SOFTCAP), 1.0), (Some(SOFTCAP), WARM)] {
         let (wide_logits, limit) = (wide(&logits), softcap.map(f64::from));
-        let loss = cross_entropy::forward(&wide_logits, &ids, limit, vocab);
-        let dlogits = cross_entropy::backward(&wide(&factors), &wide_logits, &ids, limit, vocab);
+        let adjusted = Adjusted { softcap: limit, temperature: temperature.into() };
+        let loss = cross_entropy::forward(&wide_logits, &ids, adjusted, vocab);
+        let dlogits = cross_entropy::backward(&wide(&factors), &wide_logits, &ids, adjusted, vocab);
         let (forward, backward) = (b.in_out(vocab, &logits)?, b.in_out(vocab, &logits)?);
         let (first, second) = (b.output(8, 1)?, b.output(8, 1)?);
         let of = |logits, losses| Chunk {
@@ -35,6 +39,7 @@ pub fn losses(b: &mut Bench) -> Result<(), GpuError> {
             rows,
             vocab,
             softcap,
+            temperature,
             targets: (&on_device.0, 0),
             losses: (losses, 0),
         };
@@ -42,7 +47,7 @@ pub fn losses(b: &mut Bench) -> Result<(), GpuError> {
             of(forward.rows(), &first.rows().buffer).forward(rec);
             of(backward.rows(), &second.rows().buffer).backward(rec, &on_device.1);
         })?;
-        let name = |what: &str| format!("{what}, softcap {softcap:?}");
+        let name = |what: &str| format!("{what}, softcap {softcap:?}, temperature {temperature}");
         b.expect_first(name("losses"), &first, loss.clone(), F32);
         b.expect_first(name("losses with gradients"), &second, loss, F32);
         b.expect(name("logits"), &forward, cross_entropy::softcap(&wide_logits, limit), F32);
@@ -73,8 +78,15 @@ pub fn statuses(b: &mut Bench) -> Result<(), GpuError> {
     let (logits, hidden) = (b.input(vocab, &logits)?, b.input(width, &hidden)?);
     let (ids, losses) = (b.gpu.upload("self-test", &ids)?, b.gpu.buffer("self-test", 4 * rows as u64)?);
     let found = b.gpu.upload("self-test", &vec![77u32; rows + 2])?;
-    let chunk =
-        Chunk { logits: logits.rows(), rows, vocab, softcap: None, targets: (&ids, 0), losses: (&losses, 0) };
+    let chunk = Chunk {
+        logits: logits.rows(),
+        rows,
+        vocab,
+        softcap: None,
+        temperature: 1.0,
+        targets: (&ids, 0),
+        losses: (&losses, 0),
+    };
     b.run(|rec| row_status::rows(rec, &chunk, &Verdicts { hidden: hidden.rows(), buffer: (&found, 0) }))?;
     b.expect_bits("status of rows", &found, (0..rows).map(status).chain([77, 77]));
     Ok(())

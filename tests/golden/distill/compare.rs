@@ -171,7 +171,7 @@ fn sample(record: &Json) -> Sample {
     let row = |prompt: &[u32], taught: Option<Box<Sample>>| {
         let labels = prompt.iter().map(|_| IGNORE).chain(answer.iter().map(|&id| id as i32)).collect();
         let (origin, side) = (String::new(), Default::default());
-        Sample { ids: [prompt, &answer].concat(), labels, origin, side, taught }
+        Sample { ids: [prompt, &answer].concat(), labels, origin, side, taught, row: None }
     };
     let shown = [ids("context"), prompt.clone()].concat();
     row(&prompt, Some(Box::new(row(&shown, None))))

@@ -70,7 +70,7 @@ fn sample(prompt: &Json, answer: &Json, end: &Json, side: Side) -> Sample {
     let mut labels = vec![IGNORE; prompt.len()];
     let answer = [ids(answer), vec![end.as_u64().expect("an id") as u32]].concat();
     labels.extend(answer.iter().map(|&id| id as i32));
-    Sample { ids: [prompt, answer].concat(), labels, origin: String::new(), side, taught: None }
+    Sample { ids: [prompt, answer].concat(), labels, origin: String::new(), side, taught: None, row: None }
 }
 
 /// The samples of TRL's run for an objective.

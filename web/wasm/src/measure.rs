@@ -43,6 +43,7 @@ pub async fn measure(
         step_loss_tokens: rows.len(),
         reply: 0,
         teacher: 0,
+        sequences: (0, 0),
     };
     capacity.include(&step);
     let model = Model::stream(gpu, base, batch.len(), |_| ()).await?;

@@ -282,6 +282,7 @@ impl Event {
             tokens,
             skipped,
             preference,
+            rewards: _,
         } = step;
         let &Timing { seconds, tokens_per_second, .. } = timing;
         Event::Step {

@@ -98,7 +98,7 @@ impl Host for Page<'_> {
 
     fn on_event(&mut self, run: &Run<'_>, event: RunEvent<'_>) -> Result<(), Problem> {
         match event {
-            RunEvent::Step { metrics, timing } => {
+            RunEvent::Step { metrics, timing, .. } => {
                 (self.post)(&Event::of_step(metrics, timing, run.history.smoothed));
             }
             RunEvent::Evaluation { evaluation, is_best } => self.evaluation(evaluation, is_best),
@@ -167,6 +167,8 @@ impl Host for Page<'_> {
 fn name(phase: Phase) -> &'static str {
     match phase {
         Phase::Reference => "reference",
+        Phase::Completions => "completions",
+        Phase::Rewards => "rewards",
         Phase::Validation => "validation",
         Phase::Replies => "replies",
         Phase::Answers => "answers",
