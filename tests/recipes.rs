@@ -174,16 +174,16 @@ fn rewards_and_grpo_belong_together() {
     );
     refuse(
         "grpo.beta = 0.1",
-        "r.toml:4:1: grpo.beta: the objective \"sft\" draws no completions; remove [grpo], or set train.objective = \"grpo\"",
+        "r.toml:4:13: grpo.beta: the objective \"sft\" draws no completions; remove [grpo], or set train.objective = \"grpo\"",
     );
     refuse(
         &format!("{grpo}train.batch_size = 12\n{reward}"),
-        "r.toml:5:7: train.batch_size: a step has train.batch_size · train.gradient_accumulation_steps = 12 completions, but each prompt has \
+        "r.toml:5:20: train.batch_size: a step has train.batch_size · train.gradient_accumulation_steps = 12 completions, but each prompt has \
          grpo.num_generations = 8; choose a multiple of 8",
     );
     refuse(
         &format!("{grpo}data.overlong = 'truncate'\n{reward}"),
-        "r.toml:5:6: data.overlong: a prompt without its end is another one; set it to \"drop\" or \"error\"",
+        "r.toml:5:17: data.overlong: a prompt without its end is another one; set it to \"drop\" or \"error\"",
     );
 }
 
