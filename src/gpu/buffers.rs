@@ -3,6 +3,7 @@
 use std::mem::MaybeUninit;
 
 use super::error::one_line;
+use super::write_all::write_all;
 use super::{Gpu, GpuError, Staging, Submission};
 
 /// Bytes of scratch for split products.
@@ -195,11 +196,4 @@ impl Gpu {
         }
         Ok(())
     }
-}
-
-/// Lets `fill` write every byte of `place`.
-pub(super) fn write_all(mut place: wgpu::WriteOnly<'_, [u8]>, fill: impl FnOnce(&mut [MaybeUninit<u8>])) {
-    let (start, len) = (place.as_raw_element_ptr(), place.len());
-    // SAFETY: only `place` refers to these bytes, and uninitialized bytes are not read.
-    fill(unsafe { std::slice::from_raw_parts_mut(start.as_ptr().cast(), len) });
 }

@@ -31,6 +31,7 @@ mod spirv;
 mod staging;
 mod tuning;
 mod upload;
+mod write_all;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, RwLock};

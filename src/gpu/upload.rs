@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rayon::prelude::*;
 
-use super::buffers::write_all;
+use super::write_all::write_all;
 use super::{Gpu, GpuError};
 
 /// A submission, which can be waited for.

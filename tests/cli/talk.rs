@@ -33,7 +33,7 @@ pub fn refusals(place: Place) {
         "--adapter data.jsonl=half: invalid weight \"half\": expected a number after the last `=`, as in data.jsonl=0.5",
     );
     generate(&["--file=no.txt"], "cannot read no.txt: No such file or directory (os error 2)");
-    place.refused(&["generate", "tiny"], "no prompt given; use --prompt TEXT or --file FILE");
+    place.refused(&["generate", "tiny"], "no prompt given; use --prompt TEXT, --file FILE or --samples FILE");
     place.refused(&["generate", "no.gguf", "--prompt=Hi"], "no.gguf: No such file or directory …");
     place.refused(&["chat", "tiny", "--min-p=-1"], "--min-p = -1: expected a number from 0 to 1");
     place.refused(
