@@ -49,15 +49,8 @@ pub fn run(paths: &[String]) -> Result<()> {
     let gpu = block_on(Gpu::open(Backend::Auto, None, false))?;
     let model = Model::load(&gpu, &frozen.base, batch.len())?;
     let (tokens, loss_tokens) = (batch.len(), batch.loss_rows.len());
-    let capacity = Capacity {
-        tokens,
-        longest: tokens,
-        loss_tokens,
-        step_loss_tokens: loss_tokens,
-        reply: 0,
-        teacher: 0,
-        sequences: (0, 0),
-    };
+    let capacity =
+        Capacity { tokens, longest: tokens, loss_tokens, step_loss_tokens: loss_tokens, ..Capacity::LEAST };
     let loss = |adapter: &Adapter| -> Result<f64> {
         let trainer = Trainer::new(&gpu, &model, adapter, capacity, Dropout::NONE, Recompute::Always)?;
         Ok(block_on(trainer.evaluate(std::slice::from_ref(&batch), |_| {}))?.loss())

@@ -46,10 +46,7 @@ fn main() -> Result<()> {
         tokens: batch.len(),
         longest: batch.longest(),
         loss_tokens: rows.len(),
-        step_loss_tokens: 1,
-        reply: 0,
-        teacher: 0,
-        sequences: (0, 0),
+        ..Capacity::LEAST
     };
     let trainer = Trainer::new(&gpu, &model, &adapter, capacity, run::dropout(&recipe), Recompute::Never)?;
     let logits = block_on(trainer.logits(&batch, &rows))?;

@@ -5,10 +5,10 @@ use std::time::Instant;
 use anyhow::Result;
 use pollster::block_on;
 use rullama_train::adapter::lora::Adapter;
+use rullama_train::run::grpo::warnings::SPREAD;
 use rullama_train::run::grpo::{Learning, Setup};
 use rullama_train::run::{self, Batches, Phase, RolloutLine};
 use rullama_train::train::Trainer;
-use serde_json::Value;
 
 use super::output;
 use super::setup::session::Session;
@@ -38,8 +38,7 @@ pub fn run(
     if !spread {
         output::line(
             "",
-            "all rewards are equal, so nothing is learnt from this prompt: raise grpo.temperature or grpo.num_generations, or choose prompts that \
-             the model gets right now and then",
+            format_args!("all rewards are equal, so nothing is learnt from this prompt: {SPREAD}"),
         );
     }
     if lines.iter().all(|line| !line.finished) {
@@ -57,9 +56,8 @@ pub fn run(
 /// Prints a prompt with its completions.
 fn group(lines: &[RolloutLine]) {
     let Some(first) = lines.first() else { return };
-    let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     output::text("");
-    output::line("prompt", format_args!("{} ({})", text(&first.prompt), first.sample));
+    output::line("prompt", format_args!("{} ({})", first.prompt_text(), first.sample));
     for line in lines {
         let value = |value: Option<f64>| value.map_or("none".into(), |value| format!("{value:.3}"));
         let each = line.rewards.iter().map(|(name, reward)| format!("{name} {}", value(reward.as_f64())));

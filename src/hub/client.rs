@@ -7,6 +7,7 @@ use serde::Deserialize;
 use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
 use ureq::{Agent, Body, config::RedirectAuthHeaders, http::Response};
 
+use super::persist::{Sent, persist};
 use crate::base::stores::hub::{self, Kind};
 use crate::base::stores::listing::Listed;
 
@@ -26,8 +27,6 @@ pub enum Error {
 
 /// Times that a request without an answer is sent again, while nothing new arrives.
 const RETRIES: u32 = 4;
-/// Longest time that the Hub may ask to wait, in seconds.
-const LONGEST_WAIT: u64 = 300;
 
 /// A connection to the Hub.
 pub struct Client {
@@ -150,8 +149,7 @@ impl Client {
 
     /// Asks until there is an answer, and waits as long as the Hub asks for.
     fn get(&self, path: &str, from: u64, repo: &str) -> Result<Response<Body>, Error> {
-        let mut failures = 0;
-        loop {
+        persist(RETRIES, || {
             let mut request =
                 self.agent.get(format!("{}{path}", self.endpoint)).header("Accept-Encoding", "identity");
             if let Some(token) = &self.token {
@@ -160,27 +158,22 @@ impl Client {
             if from > 0 {
                 request = request.header("Range", format!("bytes={from}-"));
             }
-            let (problem, wait) = match request.call() {
-                Ok(answer) if answer.status().is_success() || answer.status() == 416 => return Ok(answer),
-                Ok(answer) if answer.status() == 429 => (self.limited(&answer), retry_after(&answer)),
-                Ok(answer) if answer.status().is_server_error() => (
-                    Error::Unreachable(format!(
-                        "{} answered {}; try again later",
-                        self.endpoint,
-                        answer.status()
-                    )),
-                    None,
-                ),
-                Ok(answer) => return Err(self.refusal(&answer, repo)),
-                Err(error) => (self.unreachable(&error), None),
-            };
-            failures += 1;
-            let wait = wait.unwrap_or(1 << (failures - 1));
-            if failures > RETRIES || wait > LONGEST_WAIT {
-                return Err(problem);
+            match request.call() {
+                Ok(answer) if answer.status().is_success() || answer.status() == 416 => {
+                    Sent::Over(Ok(answer))
+                }
+                Ok(answer) if answer.status() == 429 => {
+                    Sent::Again(self.limited(&answer), retry_after(&answer))
+                }
+                Ok(answer) if answer.status().is_server_error() => {
+                    let (endpoint, status) = (&self.endpoint, answer.status());
+                    let problem = format!("{endpoint} answered {status}; try again later");
+                    Sent::Again(Error::Unreachable(problem), None)
+                }
+                Ok(answer) => Sent::Over(Err(self.refusal(&answer, repo))),
+                Err(error) => Sent::Again(self.unreachable(&error), None),
             }
-            std::thread::sleep(Duration::from_secs(wait));
-        }
+        })
     }
 
     /// Whether there is a token.

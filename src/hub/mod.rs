@@ -6,9 +6,11 @@
 mod client;
 mod download;
 mod fetch;
+mod persist;
 mod push;
 
 pub use client::{Client, Error};
 pub(crate) use client::{own_certificates, retry_after};
 pub use fetch::{Fetched, Progress, dataset, model};
+pub(crate) use persist::{Sent, persist};
 pub use push::{Contents, Upload, push};

@@ -62,14 +62,13 @@ pub fn html(lines: &[RolloutLine]) -> String {
 }
 
 fn card(class: &str, line: &RolloutLine) -> String {
-    let prompt = line.prompt.as_str().map_or_else(|| line.prompt.to_string(), str::to_owned);
     let reward = line.reward.map_or_else(String::new, number);
     let each =
         line.rewards.iter().filter_map(|(name, value)| Some(format!("{name} {}", number(value.as_f64()?))));
     let each = each.collect::<Vec<_>>().join(", ");
     format!(
         "<div class=card><b>{}</b><div class=\"said {class}\"><small>reward {reward} ({each})</small><p>{}</p></div></div>",
-        escape(&prompt),
+        escape(&line.prompt_text()),
         escape(&line.completion),
     )
 }

@@ -18,6 +18,8 @@ use serde_json::{Map, Value};
 
 pub use error::RewardError;
 
+pub use crate::train::objective::advantages::totals;
+
 use crate::recipe::{Reward, RewardKind};
 
 /// A completion to be judged.
@@ -107,16 +109,6 @@ impl Rewards {
         }
         Ok(())
     }
-}
-
-/// Sums the values of each completion, times the weights; values that are `None` count as 0. `None` where no reward applies.
-pub fn totals(values: &[Values], weights: &[f64]) -> Values {
-    let count = values.first().map_or(0, Vec::len);
-    let total = |i: usize| {
-        let own = values.iter().zip(weights).filter_map(|(all, weight)| Some(all[i]? * weight));
-        own.reduce(|sum, value| sum + value)
-    };
-    (0..count).map(total).collect()
 }
 
 fn unique(name: &str, all: &[Open]) -> String {

@@ -41,7 +41,7 @@ impl Pattern {
         };
         let regex = match full_match {
             false => Regex::new(pattern),
-            // Where the pattern is verbose and ends in a comment, a line break ends that.
+            // A line break ends the comment that a verbose pattern may end with.
             true => Regex::new(&format!(r"\A(?:{pattern})\z"))
                 .or_else(|_| Regex::new(&format!("\\A(?:{pattern}\n)\\z"))),
         };

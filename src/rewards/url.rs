@@ -13,13 +13,11 @@ use ureq::{Agent, Body, http::Response};
 use super::error::shortened;
 use super::{Completion, Judge, RewardError, Values};
 use crate::data::dataset::Invalid;
-use crate::hub;
+use crate::hub::{self, Sent};
 use crate::recipe::JudgeReward;
 
 /// Times that a request without an answer is sent again.
 const RETRIES: u32 = 5;
-/// Longest time that the server may ask to wait, in seconds.
-const LONGEST_WAIT: u64 = 300;
 /// Characters of an answer in messages.
 const SHOWN: usize = 300;
 
@@ -93,31 +91,24 @@ impl Url {
             "temperature": self.judge.temperature,
         })
         .to_string();
-        let mut failures = 0;
-        loop {
+        hub::persist(RETRIES, || {
             let mut request = self.agent.post(&self.address).header("Content-Type", "application/json");
             if let Some(key) = &self.key {
                 request = request.header("Authorization", format!("Bearer {key}"));
             }
-            let (problem, wait) = match request.send(&body) {
+            match request.send(&body) {
                 Ok(answer) if answer.status().as_u16() == 429 || answer.status().is_server_error() => {
                     let wait = hub::retry_after(&answer);
-                    (self.refusal(answer), wait)
+                    Sent::Again(self.refusal(answer), wait)
                 }
-                Ok(answer) if !answer.status().is_success() => return Err(self.refusal(answer)),
+                Ok(answer) if !answer.status().is_success() => Sent::Over(Err(self.refusal(answer))),
                 Ok(mut answer) => match answer.body_mut().read_to_string() {
-                    Ok(text) => return self.reply(&text),
-                    Err(error) => (self.unreachable(&error), None),
+                    Ok(text) => Sent::Over(self.reply(&text)),
+                    Err(error) => Sent::Again(self.unreachable(&error), None),
                 },
-                Err(error) => (self.unreachable(&error), None),
-            };
-            failures += 1;
-            let wait = wait.unwrap_or(1 << (failures - 1));
-            if failures > RETRIES || wait > LONGEST_WAIT {
-                return Err(problem);
+                Err(error) => Sent::Again(self.unreachable(&error), None),
             }
-            std::thread::sleep(Duration::from_secs(wait));
-        }
+        })
     }
 
     /// The text of an answer.

@@ -5,6 +5,7 @@ use std::path::Path;
 use web_time::Instant;
 
 use super::grpo::warnings;
+use super::host::{heard, hearing};
 use super::metrics::{self, MetricsEvent, StepMetrics, Timing};
 use super::state::observed;
 use super::{Asked, DriveError, Finished, Host, Outcome, Phase, Run, RunEvent, optimizer, take};
@@ -183,20 +184,10 @@ impl Run<'_> {
     /// Decides the samples of step `index`. `None` if the user asked to stop meanwhile.
     async fn decide<H: Host>(&mut self, index: usize, host: &mut H) -> Result<Option<Step>, H::Error> {
         let mut batches = self.batches.take().expect("no step is being decided");
-        let (run, mut failed) = (&*self, None);
-        let mut hear = |phase, done, of| match host.on_event(run, RunEvent::Progress { phase, done, of }) {
-            Ok(()) => !host.is_stopping(),
-            Err(error) => {
-                failed = Some(error);
-                false
-            }
-        };
-        let step = batches.next(index, &run.trainer, &mut hear).await;
+        let mut failed = None;
+        let step = batches.next(index, &self.trainer, &mut hearing(self, host, &mut failed)).await;
         self.batches = Some(batches);
-        match failed {
-            Some(error) => Err(error),
-            None => Ok(step.map_err(DriveError::from)?),
-        }
+        heard(step, failed)
     }
 
     /// Lets the watches see a step. The losses of an objective that learns from rewards say nothing about progress.

@@ -9,6 +9,7 @@ use super::rollout_line::RolloutLine;
 use super::{DriveError, Run};
 
 use crate::adapter::lora::Adapter;
+use crate::train::TrainError;
 use crate::verify::{self, Written};
 
 /// Hosts a run: shows its progress, keeps its checkpoints, and passes on what the user asks for.
@@ -38,6 +39,29 @@ pub trait Host {
     /// [`Outcome::Finished`].
     fn output(&self) -> Option<&Path> {
         None
+    }
+}
+
+/// Tells `host` of the progress of a phase, and whether to go on. An error of the host ends the phase, and is kept in `failed`.
+pub(super) fn hearing<H: Host>(
+    run: &Run<'_>,
+    host: &mut H,
+    failed: &mut Option<H::Error>,
+) -> impl FnMut(Phase, usize, usize) -> bool {
+    move |phase, done, of| match host.on_event(run, RunEvent::Progress { phase, done, of }) {
+        Ok(()) => !host.is_stopping(),
+        Err(error) => {
+            *failed = Some(error);
+            false
+        }
+    }
+}
+
+/// The result of a phase, unless its host has failed.
+pub(super) fn heard<T, E: From<DriveError>>(found: Result<T, TrainError>, failed: Option<E>) -> Result<T, E> {
+    match failed {
+        Some(error) => Err(error),
+        None => Ok(found.map_err(DriveError::from)?),
     }
 }
 

@@ -25,3 +25,10 @@ pub struct RolloutLine {
     /// The advantage over the other completions of the prompt.
     pub advantage: f64,
 }
+
+impl RolloutLine {
+    /// The prompt to show: its text, or its messages as JSON.
+    pub fn prompt_text(&self) -> String {
+        self.prompt.as_str().map_or_else(|| self.prompt.to_string(), str::to_owned)
+    }
+}

@@ -125,10 +125,7 @@ impl HeldOut {
             tokens: most(MicroBatch::len),
             longest: most(MicroBatch::longest),
             loss_tokens: most(|b| b.loss_rows.len()),
-            step_loss_tokens: 1,
-            reply: 0,
-            teacher: 0,
-            sequences: (0, 0),
+            ..Capacity::LEAST
         }
     }
 }

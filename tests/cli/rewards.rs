@@ -169,7 +169,7 @@ pub fn best_of_n(place: Place) {
         &[&all[..], &["--pairs=pairs.jsonl"]].concat(),
         "pairs.jsonl exists; choose another name with --pairs, or overwrite it with --force",
     );
-    // The same bytes again, and a system message where there is none.
+    // A second run writes equal bytes; with --system, samples without a system message get one.
     place.write("pairs.jsonl", "old");
     place.run(&[&all[..], &["--pairs=pairs.jsonl", "--force"]].concat());
     assert_eq!(String::from_utf8(place.read("pairs.jsonl")).expect("UTF-8"), pairs);

@@ -228,15 +228,7 @@ impl Work {
         let longest = prompts.iter().map(Vec::len).max().expect("twenty") + REPLY;
         let stop: Vec<u32> = tokenizer.eos().iter().copied().chain([tokenizer.turn_end()]).collect();
         let model = Model::load(&self.gpu, &self.base, longest).expect("it fits");
-        let capacity = Capacity {
-            tokens: longest,
-            longest,
-            loss_tokens: 1,
-            step_loss_tokens: 1,
-            reply: 0,
-            teacher: 0,
-            sequences: (0, 0),
-        };
+        let capacity = Capacity { tokens: longest, longest, ..Capacity::LEAST };
         let trainer = Trainer::new(&self.gpu, &model, adapter, capacity, Dropout::NONE, Recompute::Always)
             .expect("it fits");
         let reply = |prompt: &Vec<u32>| {

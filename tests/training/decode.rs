@@ -90,15 +90,8 @@ pub fn training_logits(gpu: &Gpu, model: &Model, adapter: &Adapter, ids: &[u32])
     };
     let batch = MicroBatch::pack([&sample]);
     let rows: Vec<u32> = (0..ids.len() as u32).collect();
-    let capacity = Capacity {
-        tokens: ids.len(),
-        longest: ids.len(),
-        loss_tokens: ids.len(),
-        step_loss_tokens: 1,
-        reply: 0,
-        teacher: 0,
-        sequences: (0, 0),
-    };
+    let capacity =
+        Capacity { tokens: ids.len(), longest: ids.len(), loss_tokens: ids.len(), ..Capacity::LEAST };
     let trainer = Trainer::new(gpu, model, adapter, capacity, Dropout::NONE, Recompute::Never);
     let logits = block_on(trainer.expect("the buffers fit").logits(&batch, &rows));
     logits.expect("a sound pass").into_iter().map(f64::from).collect()

@@ -49,15 +49,8 @@ pub fn logits(gpu: &Gpu) -> Result<(), Failed> {
     let rows: Vec<u32> = (0..ids.len() as u32).rev().take(expected.len() / config.vocab).rev().collect();
     let sample = Sample { labels: vec![IGNORE; ids.len()], ids, origin: String::new(), ..Sample::default() };
     let batch = MicroBatch::pack([&sample]);
-    let capacity = Capacity {
-        tokens: batch.len(),
-        longest: batch.len(),
-        loss_tokens: rows.len(),
-        step_loss_tokens: 1,
-        reply: 0,
-        teacher: 0,
-        sequences: (0, 0),
-    };
+    let capacity =
+        Capacity { tokens: batch.len(), longest: batch.len(), loss_tokens: rows.len(), ..Capacity::LEAST };
     let trainer = Trainer::new(gpu, &model, &adapter, capacity, Dropout::NONE, Recompute::Never)?;
     let found: Vec<f64> = block_on(trainer.logits(&batch, &rows))?.into_iter().map(f64::from).collect();
     check("logits", gpu::relative(&found, &expected), LOGITS)
@@ -75,15 +68,7 @@ pub fn replies(gpu: &Gpu) -> Result<(), Failed> {
     let text = std::fs::read_to_string("datasets/pirate.jsonl")?;
     let prompts: Vec<Vec<u32>> = text.lines().take(20).map(|line| prompt(line, &tokenizer, &base)).collect();
     let longest = prompts.iter().map(Vec::len).max().expect("twenty") + REPLY;
-    let capacity = Capacity {
-        tokens: longest,
-        longest,
-        loss_tokens: 1,
-        step_loss_tokens: 1,
-        reply: 0,
-        teacher: 0,
-        sequences: (0, 0),
-    };
+    let capacity = Capacity { tokens: longest, longest, ..Capacity::LEAST };
     let model = Model::load(gpu, &base, longest).expect("the model fits");
     let replies = |adapter: &Adapter, prompts: &[Vec<u32>]| {
         let trainer =

@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 use super::prompts::{Prompt, PromptArgs};
 use crate::cli::output;
 
-/// How replies are judged.
+/// Options that choose the rewards.
 #[derive(Args)]
 pub struct RewardArgs {
     /// Judge the replies by a reward: its name, or its keys as in [[rewards]] of a recipe, such as 'name = "regex", pattern = "^yes"'; may

@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 
 use super::{Loaded, note_unwritten};
 
-/// Where the prompts come from.
+/// Options that name prompts.
 #[derive(Args)]
 pub struct PromptArgs {
     /// Prompt; may be repeated.

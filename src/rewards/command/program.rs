@@ -97,7 +97,7 @@ impl Program {
         }
     }
 
-    /// How the program ended, in words.
+    /// The exit status or signal of the program, in words.
     pub fn status(&mut self) -> String {
         let ended = wait_until(PATIENCE, || {
             self.status = self.child.try_wait().ok().flatten();

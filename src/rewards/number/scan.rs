@@ -66,7 +66,7 @@ const TIMES: [&str; 5] = [r"\times", r"\cdot", "×", "·", "*"];
 /// Currencies between a minus and a number.
 const CURRENCIES: [&str; 3] = ["$", "€", "£"];
 
-/// Where something ends, and its value.
+/// A value, and the place where it ends.
 type Parsed<T> = (usize, T);
 
 /// A text to be read at any position. No position is beyond its end.

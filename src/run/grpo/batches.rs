@@ -115,7 +115,7 @@ impl<'a> Learning<'a> {
         let mut step = self.step(&kept);
         if keys.beta != 0.0 {
             kept.set_reference(&logps(trainer, &step.micro_batches, Some(&self.initial.pairs)).await?);
-            step = self.step(&kept);
+            deal(&mut step.rollouts, &kept.reference(), |rollout, reference| rollout.reference = reference);
         }
         if keys.num_iterations > 1 {
             kept.set_old(&logps(trainer, &step.micro_batches, None).await?);
@@ -244,10 +244,8 @@ impl Batches for Learning<'_> {
     }
 
     fn restore(&mut self, state: &str) -> Result<(), String> {
-        let kept = {
-            let (samples, generations) = (self.prepared.data.train.len(), self.setup.keys.num_generations);
-            Kept::from_text(state, samples, generations)?
-        };
+        let (samples, generations) = (self.prepared.data.train.len(), self.setup.keys.num_generations);
+        let kept = Kept::from_text(state, samples, generations)?;
         let step = self.step(&kept);
         self.current = Some(Generation { index: kept.index, kept, step, lines: Vec::new(), told: true });
         Ok(())

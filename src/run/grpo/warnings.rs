@@ -9,6 +9,9 @@ const CUT: f64 = 0.5;
 /// Fall of the held-out reward below its best, from which on a warning is due.
 const FALLEN: f64 = 0.05;
 
+/// The advice where all rewards are equal.
+pub const SPREAD: &str = "raise grpo.temperature or grpo.num_generations, or choose prompts that the model gets right now and then";
+
 const EQUAL: &str = "the rewards of every prompt were equal";
 const LONG: &str = "most completions were cut";
 const APART: &str = "the reward rises in training, and falls on validation prompts";
@@ -22,10 +25,7 @@ pub fn after_step(history: &History) -> Vec<String> {
     };
     let mut warnings = Vec::new();
     if all("frac_reward_zero_std", &|part| part >= 1.0) && !told(history, EQUAL) {
-        warnings.push(format!(
-            "{EQUAL} in each of the last {STEPS} steps, so nothing is learnt: raise grpo.temperature or grpo.num_generations, or choose prompts \
-             that the model gets right now and then"
-        ));
+        warnings.push(format!("{EQUAL} in each of the last {STEPS} steps, so nothing is learnt: {SPREAD}"));
     }
     if all("completions/clipped_ratio", &|part| part > CUT) && !told(history, LONG) {
         warnings.push(format!(

@@ -29,8 +29,8 @@ pub struct History {
     pub(crate) losses: usize,
     /// The metric that decides which evaluation is best; `None`: the validation loss.
     pub best_metric: Option<Metric>,
-    /// Step and loss of the best evaluation by [`Evaluation::merit`], the negative reward where that decides; of equal ones, the first. The evaluation before the first
-    /// step does not count.
+    /// Step and loss of the best evaluation by [`Evaluation::merit`], the negative reward where that decides; of equal ones, the first. The
+    /// evaluation before the first step does not count.
     pub best: Option<(usize, f64)>,
     /// Evaluations since the best one.
     pub stale: usize,

@@ -41,15 +41,9 @@ impl Rewarded {
         generations: usize,
         scale: ScaleRewards,
     ) -> Rewarded {
-        let count = scores.first().map_or(0, Vec::len);
-        let sum = |completion: usize| {
-            let each = scores.iter().zip(weights);
-            let judged = each.filter_map(|(scores, weight)| Some(weight * scores[completion]?));
-            judged.fold(None, |sum: Option<f64>, score| Some(sum.unwrap_or(0.0) + score))
-        };
-        let rewards: Vec<Option<f64>> = (0..count).map(sum).collect();
+        let rewards = totals(scores, weights);
         let of_all = deviation(&rewards);
-        let (mut advantages, mut zero) = (Vec::with_capacity(count), 0);
+        let (mut advantages, mut zero) = (Vec::with_capacity(rewards.len()), 0);
         for group in rewards.chunks(generations.max(1)) {
             let mean = mean(group);
             let deviation = if scale == ScaleRewards::Batch { of_all } else { deviation(group) };
@@ -63,7 +57,7 @@ impl Rewarded {
                 advantages.push(advantage.unwrap_or(0.0));
             }
         }
-        let zero_std = zero as f64 / count.max(1) as f64;
+        let zero_std = zero as f64 / rewards.len().max(1) as f64;
         Rewarded { rewards, advantages, zero_std }
     }
 
@@ -79,6 +73,17 @@ impl Rewarded {
         }
         metrics
     }
+}
+
+/// Sums the scores of each completion, `[reward][completion]`, times the weights; those that are `None` count as 0. `None` where no reward
+/// applies.
+pub fn totals(scores: &[Vec<Option<f64>>], weights: &[f64]) -> Vec<Option<f64>> {
+    let count = scores.first().map_or(0, Vec::len);
+    let total = |i: usize| {
+        let own = scores.iter().zip(weights).filter_map(|(all, weight)| Some(all[i]? * weight));
+        own.reduce(|sum, score| sum + score)
+    };
+    (0..count).map(total).collect()
 }
 
 /// The mean of the values that are there.

@@ -6,26 +6,9 @@ import { join } from "node:path";
 import { chromium, expect, test } from "@playwright/test";
 import { launchOptions } from "../browser";
 import { serveBase, SIZE } from "./base";
-import { clock, reply } from "./share";
+import { clock, recipe, reply, samples, STEPS } from "./share";
 
-const STEPS = 3;
-
-const recipe = (base: string) => `
-model.base = "${base}"
-data.train = "pasted.jsonl"
-data.max_seq_len = 64
-data.val_size = 1
-lora.rank = 8
-train.batch_size = 1
-train.learning_rate = 2e-3
-train.warmup_ratio = 0.0
-train.max_steps = ${STEPS}
-eval.samples = []
-output.dir = "runs/large"
-output.save_steps = ${STEPS}
-`;
-
-const SAMPLES = ["Hello", "Where are you?", "What now?", "Who is there?"].map((prompt) => JSON.stringify({ prompt, completion: "Aye, matey!" })).join("\n");
+const SAMPLES = samples(["Hello", "Where are you?", "What now?", "Who is there?"]);
 
 test("a base of 607 MiB is downloaded once, trained, and asked with its adapter after a new start of the browser", async ({ baseURL }) => {
   const base = await serveBase();
@@ -53,7 +36,7 @@ test("a base of 607 MiB is downloaded once, trained, and asked with its adapter 
   await first.page.getByLabel("JSON Lines, a table").fill(SAMPLES);
   await expect(first.page.locator("#samples")).toContainText("4 samples");
   await first.page.locator("#recipe-details > summary").click();
-  await first.page.getByLabel("Recipe as TOML").fill(recipe(base.url));
+  await first.page.getByLabel("Recipe as TOML").fill(recipe(base.url, "large", 1));
   await expect(first.page.locator("#plan")).toContainText(`${STEPS} steps`);
   done(`read samples and plan: ${await first.page.locator("#plan").innerText()}`);
 

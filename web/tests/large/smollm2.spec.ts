@@ -6,27 +6,11 @@
 import { basename } from "node:path";
 import { expect, test, type Page } from "@playwright/test";
 import { launchOptions } from "../browser";
-import { clock, reply } from "./share";
+import { clock, recipe, reply, samples, STEPS } from "./share";
 
 const FILE = process.env.RULLAMA_SMOLLM2;
-const STEPS = 3;
-
-const RECIPE = `
-model.base = "${basename(FILE ?? "")}"
-data.train = "pasted.jsonl"
-data.max_seq_len = 64
-data.val_size = 0
-lora.rank = 8
-train.batch_size = 1
-train.learning_rate = 2e-3
-train.warmup_ratio = 0.0
-train.max_steps = ${STEPS}
-eval.samples = []
-output.dir = "runs/smollm2"
-output.save_steps = ${STEPS}
-`;
-
-const SAMPLES = ["Hello", "Where are you?", "What now?"].map((prompt) => JSON.stringify({ prompt, completion: "Aye, matey!" })).join("\n");
+const RECIPE = recipe(basename(FILE ?? ""), "smollm2", 0);
+const SAMPLES = samples(["Hello", "Where are you?", "What now?"]);
 
 test.use({ launchOptions });
 test.skip(!FILE, "RULLAMA_SMOLLM2 names no file");

@@ -36,15 +36,7 @@ pub async fn measure(
     let step = Step::new(&samples, &[vec![0]]);
     let batch = MicroBatch::pack(&samples);
     let rows: Vec<u32> = (0..batch.len() as u32).collect();
-    let mut capacity = Capacity {
-        tokens: 1,
-        longest: 1,
-        loss_tokens: rows.len(),
-        step_loss_tokens: rows.len(),
-        reply: 0,
-        teacher: 0,
-        sequences: (0, 0),
-    };
+    let mut capacity = Capacity { loss_tokens: rows.len(), step_loss_tokens: rows.len(), ..Capacity::LEAST };
     capacity.include(&step);
     let model = Model::stream(gpu, base, batch.len(), |_| ()).await?;
     let trainer = Trainer::new(gpu, &model, &adapter, capacity, Dropout::NONE, Recompute::Never)?;
