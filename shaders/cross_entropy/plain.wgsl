@@ -73,9 +73,9 @@ fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_i
 
 // Applies only the softcap, for logits that are read.
 @compute @workgroup_size(64)
-fn cap(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    for (var i = lane; i < params.vocab; i += 64u) {
-        let at = group.x * params.stride + i;
+fn cap(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    for (var i = group.x * 64u + lane; i < params.vocab; i += groups.x * 64u) {
+        let at = group.y * params.stride + i;
         logits[at] = capped(logits[at]);
     }
 }

@@ -12,6 +12,7 @@ pub mod block_end;
 pub mod cached_attention;
 pub mod cached_gated;
 pub mod cached_heads;
+pub mod categorical;
 pub mod cross_entropy;
 pub mod delta;
 pub mod distill;

@@ -13,6 +13,7 @@ use rullama_train::ops::block_end::{End, Next};
 use rullama_train::ops::cached_gated as gated;
 use rullama_train::ops::cached_heads as heads;
 use rullama_train::ops::cached_heads::{Cache, Heads};
+use rullama_train::ops::categorical::{Categorical, Draw, Drawn};
 use rullama_train::ops::matvec::{self, Down, Ended, Gated};
 use rullama_train::ops::per_layer;
 use rullama_train::ops::rms_norm::Norm;
@@ -564,4 +565,85 @@ pub fn likeliest_of_rows(gpu: &Gpu) -> Outcome {
         [row] if !row.sum.is_finite() => Ok(()),
         rows => Err(format!("NaN must make the sum NaN: {rows:?}").into()),
     }
+}
+
+/// Drawn tokens lie where the running sum of the f64 softmax passes the point, and their probabilities are those of the softmax.
+pub fn drawn(gpu: &Gpu) -> Outcome {
+    const ROUNDING: f64 = 2e-6;
+    let points = [0.0, 1e-7, 0.1, 0.5, 0.77, 0.999, 1.0 - 1e-9];
+    let mut drawn = 0;
+    for (count, spread) in
+        [(1, 1.0), (63, 2.0), (256, 5.0), (257, 0.0), (5003, 12.0), (70_001, 3.0), (262_144, 8.0)]
+    {
+        for temperature in [0.7, 1.0, 3.0] {
+            let stride = (count + 3_usize).next_multiple_of(4);
+            // What lies between the rows is larger than all values.
+            let mut all = vec![1e30f32; points.len() * stride];
+            for (row, values_of) in all.chunks_exact_mut(stride).enumerate() {
+                let own = values(row as u64 + 1, count);
+                values_of.iter_mut().zip(own).for_each(|(to, x)| *to = spread * x);
+                if count > 200 {
+                    (values_of[3], values_of[150]) = (f32::NEG_INFINITY, 1.5 * spread);
+                }
+            }
+            let block = Rows { buffer: gpu.upload("values", &all)?, stride, start: 0 };
+            let categorical = Categorical::new(gpu, points.len())?;
+            let draws = points.map(|point| Draw::at(point, temperature));
+            gpu.write(&categorical.draws, &draws);
+            run(gpu, |rec| categorical.forward(rec, &block, count, points.len()))?;
+            let found = pollster::block_on(gpu.read::<Drawn>(&categorical.results, points.len()))?;
+            for (((row, found), draw), point) in all.chunks_exact(stride).zip(&found).zip(draws).zip(points) {
+                let row = &row[..count];
+                let largest = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+                let weight = |x: &f32| (f64::from(x - largest) / temperature).exp();
+                let total: f64 = row.iter().map(weight).sum();
+                let id = found.id as usize;
+                let before = row[..id].iter().map(weight).sum::<f64>() / total;
+                let own = weight(&row[id]) / total;
+                let is_there = before - ROUNDING <= point && point <= before + own + ROUNDING && own > 0.0;
+                let is_right = found.value == row[id] && found.largest == largest && found.is_sound();
+                let error = (found.logprob(draw) - own.ln()).abs();
+                if !(is_there && is_right && error < 5e-6) {
+                    return Err(format!("{count} values over {spread} at {temperature}, point {point}: {found:?}, {before} before, {own}; {error:e}").into());
+                }
+                drawn += 1;
+            }
+        }
+    }
+    likeliest_is_drawn(gpu, drawn)
+}
+
+/// Without a temperature the first of the largest values is taken, and rows without a softmax are not sound.
+fn likeliest_is_drawn(gpu: &Gpu, drawn: usize) -> Outcome {
+    assert_eq!(drawn, 7 * 3 * 7);
+    let draw = |row: &[f32]| -> Result<Drawn, libtest_mimic::Failed> {
+        let categorical = Categorical::new(gpu, 1)?;
+        gpu.write(&categorical.draws, &[Draw::LIKELIEST]);
+        let block = Rows { buffer: gpu.upload("values", row)?, stride: row.len(), start: 0 };
+        run(gpu, |rec| categorical.forward(rec, &block, row.len(), 1))?;
+        Ok(pollster::block_on(gpu.read::<Drawn>(&categorical.results, 1))?[0])
+    };
+    for len in [4, 256, 4096, 100_000] {
+        for at in [0, len / 2, len - 1] {
+            let mut row = values(len as u64, len);
+            (row[len - 1], row[at]) = (2.0, 2.0);
+            let found = draw(&row)?;
+            let sum: f64 = row.iter().map(|&x| (f64::from(x) - 2.0).exp()).sum();
+            let error = (f64::from(found.sum) / sum - 1.0).abs();
+            if (found.id, found.likeliest, found.value) != (at as u32, at as u32, 2.0) || error > 2e-6 {
+                return Err(format!("{len} values: expected {at}, found {found:?}, {error:e}").into());
+            }
+        }
+    }
+    for (value, sound) in
+        [(f32::NAN, false), (f32::INFINITY, false), (f32::NEG_INFINITY, false), (-3e38, true)]
+    {
+        let all = draw(&[value; 100])?;
+        let one = draw(&[vec![0.5; 99], vec![value]].concat())?;
+        let is_no_number = value.is_nan() || value == f32::INFINITY;
+        if all.is_sound() != sound || one.is_sound() == is_no_number {
+            return Err(format!("{value}: {all:?}, {one:?}").into());
+        }
+    }
+    Ok(())
 }

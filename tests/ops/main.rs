@@ -110,11 +110,12 @@ const MANY: &[GgmlType] = &[
 ];
 const RARE: &[GgmlType] = &[IQ2_XXS, IQ2_XS, IQ3_S, IQ1_S, IQ1_M, TQ1_0, TQ2_0, NVFP4, Q1_0, Q2_0];
 
-const CASES: [Case; 139] = [
+const CASES: [Case; 140] = [
     case("adamw", "ten steps of adamw and sgd, with clipping", F32, adamw::ten_steps),
     case("adamw", "gradients that are not finite", F32, adamw::non_finite),
     case("argmax", "the likeliest token", F32, decoding::likeliest),
     case("argmax", "the likeliest tokens of rows", F32, decoding::likeliest_of_rows),
+    case("categorical", "drawn tokens", F32, decoding::drawn),
     case("attention", "forward and backward", F32, |gpu| {
         attention::forward_and_backward(gpu, &[4, 32, 64, 100, 128, 256, 512])
     }),

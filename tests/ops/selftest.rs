@@ -44,7 +44,7 @@ const SHARED: (&str, &str) = ("experts", "the gate of a shared one");
 const SCALE: (&str, &str) = ("scale", "in place");
 
 /// Faults of drivers and kernels, planted in the kernels that every device runs.
-const FAULTS: [Planted; 47] = [
+const FAULTS: [Planted; 49] = [
     planted(
         "signs of eight values are read without the one that seven give",
         DECODERS,
@@ -290,6 +290,20 @@ const FAULTS: [Planted; 47] = [
         "argmax/top",
         "found_indices[n] < i",
         "found_indices[n] > i",
+    ),
+    planted(
+        "the segment before is drawn from",
+        ("categorical", "drawn tokens"),
+        "categorical/plain",
+        "chosen = here;",
+        "chosen = here - min(here, 1u);",
+    ),
+    planted(
+        "the likeliest in place of a draw",
+        ("categorical", "drawn tokens"),
+        "categorical/plain",
+        "draw.point >= 0.0",
+        "draw.point >= 9.0",
     ),
     planted(
         "the last of equal values",

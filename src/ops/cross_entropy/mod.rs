@@ -95,5 +95,7 @@ pub fn cap(rec: &mut Recorder, logits: &Rows, vocab: usize, softcap: f32, rows: 
         softcap,
         coldness: 1.0,
     };
-    rec.dispatch(Kernel::new("cross_entropy/plain", "cap"), &params, &[logits.bind(1)], [params.rows, 1, 1]);
+    // A thread takes about sixteen logits.
+    let groups = [vocab.div_ceil(64 * 16) as u32, params.rows, 1];
+    rec.dispatch(Kernel::new("cross_entropy/plain", "cap"), &params, &[logits.bind(1)], groups);
 }

@@ -8,6 +8,7 @@ use crate::gpu::GpuError;
 use crate::ops::argmax::{Argmax, top};
 use crate::ops::block_end::{self, End, Next};
 use crate::ops::cached_heads::{Cache, Heads};
+use crate::ops::categorical::{Categorical, Draw};
 use crate::ops::matvec::integers::Integers;
 use crate::ops::matvec::{self, Down, Ended, Gated};
 use crate::ops::rms_norm::Norm;
@@ -293,5 +294,21 @@ pub fn likeliest_of_rows(b: &mut Bench) -> Result<(), GpuError> {
     // Largest value, sum (e^-202 is zero), target, and index and value of the two largest.
     let found = [two, two, low, 70, two, 900, two, three, one, three, 1000, three, 0, low];
     b.expect_bits("likeliest of rows", &results, found);
+    Ok(())
+}
+
+/// A token drawn from each of two rows, and the likeliest of a third: each has two equal values among others that weigh nothing.
+pub fn drawn(b: &mut Bench) -> Result<(), GpuError> {
+    let (count, low) = (1003, -200.0);
+    let mut rows = vec![low; 3 * count];
+    (0..3).for_each(|row| [70, 900].into_iter().for_each(|at| rows[row * count + at] = 2.0));
+    let block = b.input(count, &rows)?;
+    let categorical = Categorical::new(b.gpu, 3)?;
+    b.gpu.write(&categorical.draws, &[Draw::at(0.6, 0.5), Draw::at(0.4, 2.0), Draw::LIKELIEST]);
+    b.run(|rec| categorical.forward(rec, block.rows(), count, 3))?;
+    let two = 2f32.to_bits();
+    // The token and its value, the likeliest and its value, and the sum.
+    let found = [900, 70, 70].into_iter().flat_map(|id| [id, two, 70, two, two]);
+    b.expect_bits("drawn tokens", &categorical.results, found);
     Ok(())
 }

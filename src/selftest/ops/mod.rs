@@ -60,7 +60,7 @@ const fn check(
 }
 
 /// Every check. `pack`, `partial_sums`, `row_factors` and `update_norm` are parts of others; `peak` is measured.
-pub const CHECKS: [Check; 50] = [
+pub const CHECKS: [Check; 51] = [
     check("linear", "products", Needs::Rows, products::q4_k),
     check("linear", "products", Needs::Tiles, matrices::q4_k),
     check("linear", "products in every format", Needs::Rows, products::every_format),
@@ -111,4 +111,5 @@ pub const CHECKS: [Check; 50] = [
     check("random", "blocks", Needs::Any, products::random_blocks),
     check("argmax", "the likeliest token", Needs::Any, decoding::likeliest),
     check("argmax", "the likeliest tokens of rows", Needs::Any, decoding::likeliest_of_rows),
+    check("categorical", "drawn tokens", Needs::Any, decoding::drawn),
 ];
