@@ -61,7 +61,7 @@ impl<'a> Generator<'a> {
         options: &Options,
         mut hear: impl FnMut(Event) -> ControlFlow<()>,
     ) -> Result<Reply, GenerateError> {
-        let mut draft = Draft::new(options, prompt.len(), self.keep_common(prompt)?);
+        let mut draft = Draft::new(options.stop.clone(), prompt.len(), self.keep_common(prompt)?);
         if options.max_new_tokens == 0 {
             return Ok(draft.reply);
         }

@@ -1,5 +1,6 @@
 //! Replies to many prompts at once.
 
+use std::collections::HashMap;
 use std::ops::ControlFlow;
 
 use crate::adapter::lora::Adapter;
@@ -14,6 +15,20 @@ use crate::talk::reply::{Draft, Event, Finish, Options, Reply};
 pub struct Replies<'a> {
     engine: Engine<'a>,
     tokenizer: &'a Tokenizer,
+    drafts: HashMap<usize, Draft>,
+    /// Replies of no tokens.
+    empty: Vec<(usize, Reply)>,
+}
+
+/// News of a reply.
+#[derive(Debug)]
+pub enum News<'a> {
+    /// It goes on.
+    Event(Event<'a>),
+    /// It has ended.
+    Done(Reply),
+    /// It has ended without a reply.
+    Failed(GenerateError),
 }
 
 impl<'a> Replies<'a> {
@@ -23,68 +38,123 @@ impl<'a> Replies<'a> {
         tokenizer: &'a Tokenizer,
         adapter: Option<&Adapter>,
     ) -> Result<Replies<'a>, GpuError> {
-        Ok(Replies { engine: Engine::new(workspace, tokenizer, adapter)?, tokenizer })
+        let engine = Engine::new(workspace, tokenizer, adapter)?;
+        let (drafts, empty) = Default::default();
+        Ok(Replies { engine, tokenizer, drafts, empty })
     }
 
-    /// Replies to all prompts. `hear` gets the events of each, by its index, and may cancel that reply. `done` gets every reply once it is
-    /// there, in any order, and may cancel what is left.
+    /// Keeps what was computed for a prompt and its reply for a prompt that begins with them. By rounding, a reply then depends on those before.
+    pub fn keep_prefixes(self) -> Replies<'a> {
+        Replies { engine: self.engine.keep_prefixes(), ..self }
+    }
+
+    /// Compiles the kernels, so that no reply waits for them.
+    pub fn compile(&mut self) -> Result<(), GpuError> {
+        self.engine.compile()
+    }
+
+    /// Lets a prompt wait for its reply, number `of`, which no other reply that is not done yet has.
+    pub fn push(&mut self, of: usize, prompt: &[u32], options: &Options) -> Result<(), GenerateError> {
+        let Options { sampling, max_new_tokens, logprobs: top, ref stop } = *options;
+        let draft = Draft::new(stop.clone(), prompt.len(), 0);
+        if max_new_tokens == 0 {
+            self.empty.push((of, draft.reply));
+            return Ok(());
+        }
+        self.engine.push(of, Job { prompt: prompt.to_vec(), sampling, max_new_tokens, top })?;
+        self.drafts.insert(of, draft);
+        Ok(())
+    }
+
+    /// Whether no prompt waits for a reply.
+    pub fn is_idle(&self) -> bool {
+        self.empty.is_empty() && self.engine.is_idle()
+    }
+
+    /// Adds a token to as many replies as there is room for. `hear` gets the news of each, by its number, and may cancel it after an event.
+    pub async fn advance(
+        &mut self,
+        mut hear: impl FnMut(usize, News) -> ControlFlow<()>,
+    ) -> Result<(), GpuError> {
+        for (of, reply) in self.empty.drain(..) {
+            let _ = hear(of, News::Done(reply));
+        }
+        let (tokenizer, drafts) = (self.tokenizer, &mut self.drafts);
+        let mut on_event = |of: usize, heard: Heard| {
+            let Some(mut draft) = drafts.remove(&of) else { return ControlFlow::Break(()) };
+            let mut own = |event: Event| hear(of, News::Event(event));
+            let chosen = match heard {
+                Heard::Prompt(cached) => {
+                    draft.reply.cached_tokens = cached;
+                    let flow = own(Event::Prompt(draft.reply.prompt_tokens));
+                    if flow.is_break() {
+                        draft.reply.finish = Finish::Cancelled;
+                        let _ = hear(of, News::Done(draft.reply));
+                    } else {
+                        drafts.insert(of, draft);
+                    }
+                    return flow;
+                }
+                Heard::Failed(error) => return hear(of, News::Failed(error)),
+                Heard::Token(chosen) => chosen,
+            };
+            match add(draft, chosen, tokenizer, &mut own) {
+                Ok(draft) => {
+                    drafts.insert(of, draft);
+                    ControlFlow::Continue(())
+                }
+                Err(reply) => {
+                    let _ = hear(of, News::Done(*reply));
+                    ControlFlow::Break(())
+                }
+            }
+        };
+        self.engine.advance(&mut on_event).await
+    }
+
+    /// Replies to all prompts, numbered from 0, in any order. `hear` may cancel a reply after an event, and what is left once one is done.
     pub async fn reply(
         &mut self,
         prompts: &[(&[u32], &Options)],
-        mut hear: impl FnMut(usize, Event) -> ControlFlow<()>,
-        mut done: impl FnMut(usize, Reply) -> ControlFlow<()>,
+        mut hear: impl FnMut(usize, News) -> ControlFlow<()>,
     ) -> Result<(), GenerateError> {
-        self.engine.clear();
-        let mut stopped = false;
-        let mut drafts = Vec::new();
+        self.clear();
         for (of, &(prompt, options)) in prompts.iter().enumerate() {
-            let draft = Draft::new(options, prompt.len(), 0);
-            if options.max_new_tokens == 0 {
-                stopped |= done(of, draft.reply).is_break();
-                drafts.push(None);
-                continue;
-            }
-            let Options { sampling, max_new_tokens, logprobs: top, .. } = *options;
-            self.engine.push(of, Job { prompt: prompt.to_vec(), sampling, max_new_tokens, top })?;
-            drafts.push(Some(draft));
+            self.push(of, prompt, options)?;
         }
-        let tokenizer = self.tokenizer;
-        while !self.engine.is_idle() && !stopped {
-            let mut on_event = |of: usize, heard: Heard| {
-                let Some(draft) = drafts[of].take() else { return ControlFlow::Break(()) };
-                let mut own = |event: Event| hear(of, event);
-                let chosen = match heard {
-                    Heard::Prompt => {
-                        let flow = own(Event::Prompt(prompts[of].0.len()));
-                        drafts[of] = Some(draft);
-                        return flow;
-                    }
-                    Heard::Token(chosen) => chosen,
-                };
-                match add(draft, chosen, tokenizer, &mut own) {
-                    Ok(draft) => {
-                        drafts[of] = Some(draft);
-                        ControlFlow::Continue(())
-                    }
-                    Err(reply) => {
-                        stopped |= done(of, *reply).is_break();
-                        ControlFlow::Break(())
-                    }
+        let (mut stopped, mut failed) = (false, None);
+        while !self.is_idle() && !stopped && failed.is_none() {
+            let listen = |of: usize, news: News| match news {
+                News::Event(_) => hear(of, news),
+                News::Done(_) if stopped => ControlFlow::Break(()),
+                News::Done(_) => {
+                    stopped = hear(of, news).is_break();
+                    ControlFlow::Break(())
+                }
+                News::Failed(error) => {
+                    failed.get_or_insert(error);
+                    ControlFlow::Break(())
                 }
             };
-            self.engine.advance(&mut on_event).await?;
+            self.advance(listen).await?;
         }
-        Ok(())
+        failed.map_or(Ok(()), Err)
+    }
+
+    fn clear(&mut self) {
+        self.engine.clear();
+        self.drafts.clear();
+        self.empty.clear();
     }
 }
 
 /// Adds a token to a draft. Returns the reply if it ends.
-fn add<'a>(
-    mut draft: Draft<'a>,
+fn add(
+    mut draft: Draft,
     chosen: Chosen,
     tokenizer: &Tokenizer,
     hear: &mut impl FnMut(Event) -> ControlFlow<()>,
-) -> Result<Draft<'a>, Box<Reply>> {
+) -> Result<Draft, Box<Reply>> {
     if chosen.finish == Some(Finish::Stop) {
         draft.reply.finish = Finish::Stop;
         draft.reply.end = chosen.score;

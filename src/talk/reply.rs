@@ -78,20 +78,20 @@ pub enum Event<'a> {
 }
 
 /// A reply in the making.
-pub(super) struct Draft<'a> {
+pub(super) struct Draft {
     pub reply: Reply,
-    text: StopText<'a>,
+    text: StopText,
     stream: DecodeStream,
     /// Bytes of text so far, those that are held back included.
     decoded: usize,
     held: Held,
 }
 
-impl Draft<'_> {
-    pub fn new(options: &Options, prompt_tokens: usize, cached_tokens: usize) -> Draft<'_> {
+impl Draft {
+    pub fn new(stop: Vec<String>, prompt_tokens: usize, cached_tokens: usize) -> Draft {
         let reply = Reply { finish: Finish::Length, cached_tokens, ..Reply::cancelled(prompt_tokens) };
         let (stream, held) = (DecodeStream::default(), Held::default());
-        Draft { reply, text: StopText::new(&options.stop), stream, decoded: 0, held }
+        Draft { reply, text: StopText::new(stop), stream, decoded: 0, held }
     }
 
     /// Adds a token. Ends the reply if it completes a stop text.
@@ -140,14 +140,14 @@ impl Draft<'_> {
 }
 
 /// Text up to the first stop text. Holds back text that may be the start of one.
-struct StopText<'a> {
-    words: &'a [String],
+struct StopText {
+    words: Vec<String>,
     held: String,
     ended: bool,
 }
 
-impl StopText<'_> {
-    fn new(words: &[String]) -> StopText<'_> {
+impl StopText {
+    fn new(words: Vec<String>) -> StopText {
         StopText { words, held: String::new(), ended: false }
     }
 
@@ -180,24 +180,24 @@ mod tests {
     #[test]
     fn text_is_held_back_while_a_stop_may_have_begun() {
         let words = ["END".to_string(), "\n\n".to_string(), String::new()];
-        let mut text = StopText::new(&words);
+        let mut text = StopText::new(words.to_vec());
         assert_eq!(text.push("aE"), "a");
         assert_eq!(text.push("N"), "");
         assert_eq!(text.push("Ex\n"), "ENEx");
         assert_eq!(text.push("é\n"), "\né");
         assert_eq!((text.push("\nmore END"), text.ended), (String::new(), true));
 
-        let mut text = StopText::new(&words);
+        let mut text = StopText::new(words.to_vec());
         assert_eq!(text.push("say EN"), "say ");
         assert_eq!((text.finish(), text.ended), ("EN".to_string(), false));
-        assert_eq!(StopText::new(&[]).push("END"), "END");
+        assert_eq!(StopText::new(Vec::new()).push("END"), "END");
     }
 
     /// The earliest stop text ends the reply, whatever its position in the list.
     #[test]
     fn the_first_stop_in_the_text_ends_it() {
         let words = ["two".to_string(), "one".to_string()];
-        let mut text = StopText::new(&words);
+        let mut text = StopText::new(words.to_vec());
         assert_eq!((text.push("zero one two"), text.ended), ("zero ".to_string(), true));
     }
 }

@@ -50,10 +50,17 @@ impl<'a> Batch<'a> {
                 _ => engine.push(of, Job { prompt, sampling, max_new_tokens, top: None })?,
             }
         }
-        let mut stopped = false;
+        let (mut stopped, mut failed) = (false, None);
         while !engine.is_idle() && !stopped {
             let mut on_event = |of: usize, heard: Heard| {
-                let Heard::Token(chosen) = heard else { return ControlFlow::Continue(()) };
+                let chosen = match heard {
+                    Heard::Prompt(_) => return ControlFlow::Continue(()),
+                    Heard::Failed(error) => {
+                        failed.get_or_insert(error);
+                        return ControlFlow::Break(());
+                    }
+                    Heard::Token(chosen) => chosen,
+                };
                 if stopped {
                     return ControlFlow::Break(());
                 }
@@ -68,6 +75,9 @@ impl<'a> Batch<'a> {
                 if stopped { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
             };
             engine.advance(&mut on_event).await?;
+            if let Some(error) = failed {
+                return Err(error);
+            }
         }
         Ok(completions)
     }

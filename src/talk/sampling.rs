@@ -2,12 +2,14 @@
 //!
 //! The order is that of transformers (`generation/utils.py`, `_get_logits_processor`): penalties, then temperature, then the
 //! cuts. Each cut keeps the head of the tokens sorted by logit; among equal logits the smaller id comes first. The draw is by
-//! inverse transform over the remaining tokens, with one ChaCha8 number per token.
+//! inverse transform over the remaining tokens, with one ChaCha8 number per token: in that order, or where nothing is cut in the order of
+//! the ids, which the device can draw from, too ([`crate::ops::categorical`]).
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 
 use crate::families::SamplingDefaults;
+use crate::ops::categorical::Draw;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -66,6 +68,11 @@ impl Sampling {
         within("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
     }
 
+    /// Whether some tokens are never chosen.
+    fn cuts(&self) -> bool {
+        self.top_k > 0 || self.top_p < 1.0 || self.min_p > 0.0
+    }
+
     fn penalizes(&self) -> bool {
         self.repetition_penalty != 1.0 || self.presence_penalty != 0.0 || self.frequency_penalty != 0.0
     }
@@ -93,6 +100,16 @@ impl Sampler {
     /// Whether the likeliest token is all that it needs.
     pub fn is_greedy(&self) -> bool {
         self.sampling.temperature == 0.0 && !self.sampling.penalizes()
+    }
+
+    /// The next draw for the device, in place of [`Sampler::next`]. `None` if the choice needs more than a draw: penalties, or a cut.
+    pub fn draw_on_device(&mut self) -> Option<Draw> {
+        match self.sampling {
+            s if s.penalizes() => None,
+            s if s.temperature == 0.0 => Some(Draw::LIKELIEST),
+            s if s.cuts() => None,
+            s => Some(Draw::at(self.random.random(), s.temperature)),
+        }
     }
 
     /// Chooses the next token by a row of logits, which is modified. Returns `None` if the largest logit is not finite.
@@ -134,24 +151,41 @@ impl Sampler {
     fn draw(&mut self, logits: &[f32], largest: f32) -> u32 {
         let s = &self.sampling;
         let weight = |logit: f32| (f64::from(logit - largest) / s.temperature).exp();
-        let all = if s.top_k == 0 { logits.len() } else { s.top_k.min(logits.len()) };
         let point: f64 = self.random.random();
+        if !s.cuts() {
+            return whole(logits, weight, point);
+        }
+        let all = if s.top_k == 0 { logits.len() } else { s.top_k.min(logits.len()) };
+        let of_all: Option<f64> = (s.top_k == 0).then(|| logits.iter().map(|&l| weight(l)).sum());
         // Sorting a whole vocabulary is slow and rarely needed: sort only the head, and a head eight times as large if that is
         // not enough.
         let mut count = all.min(64.max(s.top_k));
         loop {
             let head = head(logits, count);
             let weights: Vec<f64> = head.iter().map(|c| weight(c.logit)).collect();
-            let total: f64 = match s.top_k {
-                0 => logits.iter().map(|&l| weight(l)).sum(),
-                _ => weights.iter().sum(),
-            };
+            let total = of_all.unwrap_or_else(|| weights.iter().sum());
             if let Some(chosen) = choose(&weights, total, s, point, count == all) {
                 return head[chosen].id;
             }
             count = all.min(8 * count);
         }
     }
+}
+
+/// The token at which the draw falls, where nothing is cut.
+fn whole(logits: &[f32], weight: impl Fn(f32) -> f64, point: f64) -> u32 {
+    let total: f64 = logits.iter().map(|&logit| weight(logit)).sum();
+    let (mut sum, mut last) = (0.0, 0);
+    for (id, &logit) in (0..).zip(logits) {
+        let weight = weight(logit);
+        if weight > 0.0 {
+            (sum, last) = (sum + weight, id);
+        }
+        if sum > point * total {
+            break;
+        }
+    }
+    last
 }
 
 /// The position in the sorted `weights` at which the draw falls. `total`: sum of all weights, including those that are not in
@@ -170,16 +204,11 @@ fn choose(weights: &[f64], total: f64, s: &Sampling, point: f64, whole: bool) ->
         sums.push(sum);
     }
     let known = cut || whole || (s.top_p < 1.0 && sum >= s.top_p * total);
-    let uncut = s.top_p == 1.0 && s.min_p == 0.0;
-    let kept = match (known, uncut) {
-        (true, _) => sum,
-        (false, true) => total,
-        (false, false) => return None,
-    };
-    match sums.iter().position(|&sum| sum > point * kept) {
-        None if known => Some(sums.len() - 1), // rounding
-        found => found,
+    if !known {
+        return None;
     }
+    let found = sums.iter().position(|&so_far| so_far > point * sum);
+    Some(found.unwrap_or(sums.len() - 1)) // rounding
 }
 
 /// A token and its logit.
@@ -228,10 +257,12 @@ mod tests {
 
     const RANDOM: Sampling = Sampling { temperature: 1.0, top_k: 64, top_p: 0.95, ..Sampling::GREEDY };
 
-    /// Draws the same token by sorting all logits.
+    /// Draws the same token by sorting all logits, where some are cut.
     fn plain(logits: &[f32], s: &Sampling, point: f64) -> u32 {
         let mut order: Vec<usize> = (0..logits.len()).collect();
-        order.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]).then(a.cmp(&b)));
+        let by_logit = s.top_k > 0 || s.top_p < 1.0 || s.min_p > 0.0;
+        let order_of = |a: &usize, b: &usize| logits[*b].total_cmp(&logits[*a]).then(a.cmp(b));
+        order.sort_by(|a, b| if by_logit { order_of(a, b) } else { a.cmp(b) });
         if s.top_k > 0 {
             order.truncate(s.top_k);
         }

@@ -4,7 +4,7 @@ use serde_json::{Value as Json, json};
 
 use super::Place;
 use super::serve::{Server, hello, with};
-use super::talk::GREETING;
+use super::talk::{ADAPTER, GREETING};
 
 /// The chat template of the tiny base, written by hand.
 const PROMPT: &str = "<|turn>user\nHello!<turn|>\n<|turn>model\n";
@@ -26,23 +26,28 @@ fn close(found: &[f64], expected: &[f64]) {
     assert!(found.len() == expected.len() && found.iter().zip(expected).all(same), "{found:?} {expected:?}");
 }
 
+/// One reply at a time, and several.
 pub fn completions(place: Place) {
-    let server = Server::start(&place);
-    let chat = chat_logprobs(&server);
-    let plain = complete(&server, json!({ "model": "tiny", "prompt": PROMPT, "max_tokens": 60 }));
+    answers(&Server::start(&place));
+    answers(&Server::with(&place, "tiny", &[&format!("--adapter={ADAPTER}=-13"), "--parallel=2"]));
+}
+
+fn answers(server: &Server) {
+    let chat = chat_logprobs(server);
+    let plain = complete(server, json!({ "model": "tiny", "prompt": PROMPT, "max_tokens": 60 }));
     assert_eq!((&plain["object"], &plain["usage"]["total_tokens"]), (&json!("text_completion"), &json!(19)));
     let expected = json!({ "index": 0, "text": GREETING, "logprobs": null, "finish_reason": "stop" });
     assert_eq!(plain["choices"], json!([expected]));
-    scored_prompt(&server, &chat);
-    lists(&server);
-    streams(&server);
+    scored_prompt(server, &chat);
+    lists(server);
+    streams(server);
     // Tokens of a stop text are not listed.
     let stopped = json!({ "model": "tiny", "prompt": PROMPT, "stop": " can", "logprobs": 0 });
-    let stopped = &complete(&server, stopped)["choices"][0];
+    let stopped = &complete(server, stopped)["choices"][0];
     assert_eq!(stopped["text"], "Hello! How");
     let tokens = stopped["logprobs"]["tokens"].as_array().expect("a list").iter().filter_map(Json::as_str);
     assert_eq!(tokens.collect::<String>(), "Hello! How");
-    refusals(&server);
+    refusals(server);
 }
 
 /// The log-probabilities of a chat completion, whole and streamed. Returns those of its tokens.

@@ -166,6 +166,7 @@ const TESTS: &[Test] = &[
     (Needs::Device, "dpo learns from the best and the worst of several replies", rewards::best_of_n),
     (Needs::Device, "chat keeps the conversation", talk::chat_commands),
     (Needs::Device, "serve answers like OpenAI's API", serve::serve),
+    (Needs::Device, "serve answers several requests at once", serve::together),
     (Needs::Device, "serve rejects bad requests like OpenAI's API", serve::bad_requests),
     (Needs::Device, "serve continues text and gives log-probabilities", completions::completions),
     (Needs::Device, "serve refuses in words for clients", completions::words),

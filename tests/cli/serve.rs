@@ -151,8 +151,13 @@ pub fn one_reply(place: &Place) {
     assert_eq!(server.post(&hello("tiny")).0, 200, "the first request is finished now");
 }
 
+/// One reply at a time, and several.
 pub fn serve(place: Place) {
-    let server = Server::start(&place);
+    answers(&Server::start(&place));
+    answers(&Server::with(&place, "tiny", &[&format!("--adapter={ADAPTER}=-13"), "--parallel=3"]));
+}
+
+fn answers(server: &Server) {
     let (status, _, body) = server.ask("GET", "/v1/models", "");
     let list: Json = serde_json::from_str(&body).expect("JSON");
     let ids: Vec<&str> =
@@ -216,6 +221,48 @@ pub fn serve(place: Place) {
         let mut text = String::new();
         answer.read_to_string(&mut text).expect("UTF-8");
         assert!(text.starts_with("HTTP/1.1 200") && text.contains(GREETING), "{text}");
+    }
+}
+
+/// Requests that come together get the replies that they get alone, also beside one whose client goes away.
+pub fn together(place: Place) {
+    let adapter = format!("--adapter={ADAPTER}=-13");
+    let alone = Server::with(&place, "tiny", &[&adapter]);
+    let together = Server::with(&place, "tiny", &[&adapter, "--parallel=3"]);
+    let question = |text: &str, more: Json| {
+        let messages = json!([{ "role": "user", "content": text }]);
+        ("/v1/chat/completions", with(json!({ "model": "tiny", "messages": messages }), more))
+    };
+    let bodies = [
+        question("Hello!", json!({})),
+        question("What is 7 plus 8?", json!({ "max_tokens": 3 })),
+        question("Spell the word river.", json!({ "temperature": 1.5, "top_k": 0, "top_p": 1, "seed": 5 })),
+        question("Hello!", json!({ "temperature": 0.9, "top_k": 20, "seed": 6, "max_tokens": 9 })),
+        question("Hello!", json!({ "model": "tiny+adapter" })),
+        question("What is 7 plus 8?", json!({ "frequency_penalty": 1.0, "stop": ["."] })),
+        (
+            "/v1/completions",
+            json!({ "model": "tiny", "prompt": ["One", "Two", "Three", "Four"], "max_tokens": 7 }),
+        ),
+        ("/v1/completions", json!({ "model": "tiny", "prompt": "Once upon", "echo": true, "max_tokens": 2 })),
+    ];
+    let choices = |mut answer: BufReader<TcpStream>| {
+        let mut text = String::new();
+        answer.read_to_string(&mut text).expect("UTF-8");
+        let (head, body) = text.split_once("\r\n\r\n").expect("a head and a body");
+        assert!(head.starts_with("HTTP/1.1 200"), "{text}");
+        serde_json::from_str::<Json>(body).expect("JSON")["choices"].clone()
+    };
+    let ask = |server: &Server, (path, body): &(&str, Json)| server.send("POST", path, &body.to_string());
+    let expected: Vec<Json> = bodies.iter().map(|body| choices(ask(&alone, body))).collect();
+    for _ in 0..2 {
+        let (path, gone) = question("Tell me a long story.", json!({ "stream": true }));
+        let mut left = ask(&together, &(path, gone));
+        let sent: Vec<BufReader<TcpStream>> = bodies.iter().map(|body| ask(&together, body)).collect();
+        left.read_line(&mut String::new()).expect("the first line of the response");
+        drop(left);
+        let found: Vec<Json> = sent.into_iter().map(choices).collect();
+        assert_eq!(found, expected);
     }
 }
 

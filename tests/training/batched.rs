@@ -8,6 +8,7 @@ use rullama_train::gpu::{Gpu, Tier};
 use rullama_train::model::Model;
 use rullama_train::model::decode::{Decoder, Lengths, Sequences, Workspace};
 use rullama_train::model::plan::OnHost;
+use rullama_train::ops::categorical::Draw;
 use rullama_train::recipe::Template;
 use rullama_train::run::OpenBase;
 use rullama_train::talk::generate::{Finish, Generator, Options};
@@ -59,7 +60,8 @@ fn together(
             break;
         }
         let next = |&place: &usize| (place, token(case, of[place], PROMPTS[of[place]] + step));
-        block_on(sequences.step(&rows.iter().map(next).collect::<Vec<_>>(), vocab))?;
+        let next: Vec<(usize, u32)> = rows.iter().map(next).collect();
+        block_on(sequences.step(&next, &vec![Draw::LIKELIEST; next.len()], vocab))?;
         let (logits, stride) = block_on(sequences.all_logits(rows.len()))?;
         for (row, place) in logits.chunks(stride).zip(rows) {
             found[place].extend(&row[..vocab]);
@@ -113,7 +115,7 @@ fn compare(gpu: &Gpu, case: &Case, model: &Model) -> Result<(), Failed> {
     }
     sequences.copy(1, &[0, 6])?;
     let next = token(case, 3, PROMPTS[3]);
-    block_on(sequences.step(&[(6, next), (1, next), (0, next)], vocab))?;
+    block_on(sequences.step(&[(6, next), (1, next), (0, next)], &[Draw::LIKELIEST; 3], vocab))?;
     let (logits, stride) = block_on(sequences.all_logits(3))?;
     let same = logits.chunks(stride).all(|row| row[..vocab] == all[3][vocab..2 * vocab]);
     check_that(&format!("{}: copies have the same bytes", case.name), same)

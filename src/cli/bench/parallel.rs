@@ -9,6 +9,7 @@ use rullama_train::gpu::Place;
 use rullama_train::gpu::profile::KernelTime;
 use rullama_train::model::Model;
 use rullama_train::model::decode::{Lengths, Sequences, Workspace};
+use rullama_train::ops::categorical::Draw;
 use rullama_train::talk::generate::CHUNK;
 use serde_json::json;
 
@@ -89,17 +90,18 @@ fn speed(workspace: &Workspace, adapter: Option<&Adapter>, prompt: &[u32], token
     // Replies that differ from the first token on.
     let mut next: Vec<(usize, u32)> =
         (0..sequences.count()).map(|of| (of, prompt[of % prompt.len()])).collect();
+    let draws = vec![Draw::LIKELIEST; next.len()];
     let mut times = Vec::new();
     for _ in 0..WARM_UP + tokens {
         let started = Instant::now();
-        block_on(sequences.step(&next, workspace.vocab()))?;
-        let likeliest = block_on(sequences.likeliest(next.len()))?;
+        block_on(sequences.step(&next, &draws, workspace.vocab()))?;
+        let drawn = block_on(sequences.drawn(next.len()))?;
         times.push(started.elapsed().as_secs_f64());
-        for ((of, token), row) in next.iter_mut().zip(&likeliest) {
-            let Some(first) = row.top.first() else {
+        for ((of, token), drawn) in next.iter_mut().zip(&drawn) {
+            if !drawn.is_sound() {
                 bail!("the logits after {} tokens of reply {of} are not finite", sequences.len(*of));
-            };
-            *token = first.index;
+            }
+            *token = drawn.id;
         }
     }
     let timed = &mut times[WARM_UP..];
@@ -119,8 +121,9 @@ fn profile(workspace: &Workspace, adapter: Option<&Adapter>) -> Result<Vec<(Stri
     // Steps that were recorded before are not timed.
     let mut sequences = Sequences::new(workspace, adapter)?;
     let next: Vec<(usize, u32)> = (0..sequences.count()).map(|of| (of, of as u32)).collect();
+    let draws = vec![Draw::LIKELIEST; next.len()];
     for _ in 0..PROFILED {
-        block_on(sequences.step(&next, workspace.vocab()))?;
+        block_on(sequences.step(&next, &draws, workspace.vocab()))?;
     }
     Ok(per_pass(block_on(workspace.gpu().finish_profile())?))
 }

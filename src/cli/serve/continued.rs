@@ -22,8 +22,8 @@ pub struct Continued {
     prompts: Vec<Prompted>,
     echo: bool,
     logprobs: bool,
-    /// The log-probabilities of the reply in a stream.
-    list: Listed,
+    /// The log-probabilities of each reply in a stream.
+    lists: Vec<Listed>,
 }
 
 impl Continued {
@@ -35,7 +35,8 @@ impl Continued {
         echo: bool,
         logprobs: bool,
     ) -> Continued {
-        Continued { head, served, prompts, echo, logprobs, list: Listed::default() }
+        let lists = prompts.iter().map(|_| Listed::default()).collect();
+        Continued { head, served, prompts, echo, logprobs, lists }
     }
 
     fn choice(&self, index: usize, text: &str, list: Value, finish_reason: Option<&str>) -> Value {
@@ -61,21 +62,24 @@ impl Answer for Continued {
 
     fn prompt(&mut self, number: usize, scores: &[Score]) -> Vec<Value> {
         let prompt = &self.prompts[number];
-        self.list = Listed::default();
-        self.list.prompt(&self.served.tokenizer, prompt, scores);
-        let (text, list) = (self.text_of(prompt), self.list.take());
-        vec![self.response(vec![self.choice(number, &text, list, None)])]
+        let mut list = Listed::default();
+        list.prompt(&self.served.tokenizer, prompt, scores);
+        let (text, taken) = (self.text_of(prompt), list.take());
+        self.lists[number] = list;
+        vec![self.response(vec![self.choice(number, &text, taken, None)])]
     }
 
     fn text(&mut self, number: usize, piece: &str, scores: &[Score]) -> Vec<Value> {
-        scores.iter().for_each(|score| self.list.add(&self.served.tokenizer, score.id, Some(score)));
-        let list = self.list.take();
+        let list = &mut self.lists[number];
+        scores.iter().for_each(|score| list.add(&self.served.tokenizer, score.id, Some(score)));
+        let list = list.take();
         vec![self.response(vec![self.choice(number, piece, list, None)])]
     }
 
     fn done(&mut self, number: usize, reply: &Reply) -> Vec<Value> {
-        self.list.end(&self.served.tokenizer, reply);
-        let list = std::mem::take(&mut self.list).take();
+        let mut list = std::mem::take(&mut self.lists[number]);
+        list.end(&self.served.tokenizer, reply);
+        let list = list.take();
         vec![self.response(vec![self.choice(number, "", list, Some(finish_reason(reply.finish)))])]
     }
 

@@ -6,6 +6,8 @@ use std::task::{Context, Poll};
 
 use axum::http::StatusCode;
 use futures_core::Stream;
+use rullama_train::talk::generate::Reply;
+use rullama_train::talk::scores::Score;
 use serde_json::Value;
 use tokio::sync::mpsc::UnboundedReceiver;
 
@@ -30,20 +32,23 @@ pub async fn whole(
     mut answer: Box<dyn Answer>,
     count: usize,
 ) -> Result<Value, ApiError> {
-    let (mut replies, mut prompt, mut usage) = (Vec::new(), Vec::new(), Usage::default());
-    let mut next = Some(first);
+    // Prompts that are answered together end in any order.
+    let (mut prompts, mut replies) = (vec![Vec::new(); count], vec![None; count]);
+    let (mut next, mut usage) = (Some(first), Usage::default());
     loop {
         match next.ok_or_else(stopping)? {
-            Piece::Prompt(_, scores) => prompt = scores,
+            Piece::Prompt(number, scores) => prompts[number] = scores,
             Piece::Text(..) => {}
             Piece::Failed(message) => return Err(failed(message)),
-            Piece::Done(_, reply) => {
+            Piece::Done(number, reply) => {
                 usage.add(&reply);
-                replies.push((std::mem::take(&mut prompt), reply));
+                replies[number] = Some(reply);
             }
         }
-        if replies.len() == count {
-            return Ok(answer.whole(&replies, &usage));
+        if replies.iter().all(Option::is_some) {
+            let all: Vec<(Vec<Score>, Reply)> =
+                prompts.into_iter().zip(replies.into_iter().flatten()).collect();
+            return Ok(answer.whole(&all, &usage));
         }
         next = receiver.recv().await;
     }

@@ -1,4 +1,4 @@
-//! `serve`: OpenAI's chat completions and completions over HTTP. Requests wait in a queue; the GPU answers one at a time.
+//! `serve`: OpenAI's chat completions and completions over HTTP. Requests wait in a queue; the GPU answers one at a time, or several.
 
 mod answer;
 mod chat;
@@ -10,6 +10,7 @@ mod http;
 mod messages;
 mod prompt;
 mod request;
+mod together;
 mod work;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
@@ -22,10 +23,12 @@ use axum::http::StatusCode;
 use clap::Args;
 use rullama_train::data::template::Template;
 use rullama_train::data::tokenizer::Tokenizer;
+use rullama_train::model::Model;
+use rullama_train::model::decode::Workspace;
 use rullama_train::run;
 use rullama_train::talk::generate::{Options, Reply};
 use rullama_train::talk::scores::Score;
-use tokio::sync::mpsc::{UnboundedSender, channel};
+use tokio::sync::mpsc::{Receiver, UnboundedSender, channel};
 use tokio::sync::watch;
 
 use super::talk::{Generators, Loaded, ModelArgs, SamplingArgs};
@@ -52,6 +55,9 @@ pub struct ServeArgs {
     /// Refuse requests without this key. The environment variable RULLAMA_API_KEY does the same, unseen by other users.
     #[arg(long, value_name = "KEY", env = "RULLAMA_API_KEY", hide_env_values = true, value_parser = key)]
     api_key: Option<String>,
+    /// Replies that are generated at once, 1 to 64. Each has its own cache of --context tokens.
+    #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
+    parallel: u16,
     #[command(flatten)]
     sampling: SamplingArgs,
 }
@@ -148,13 +154,8 @@ pub fn run(args: &ServeArgs) -> Result<()> {
     let loaded = Loaded::open(&args.model)?;
     let defaults = args.sampling.options(&loaded.frozen.base);
     let model = loaded.model()?;
-    let workspace = loaded.workspace(&model)?;
-    let base = model_name(loaded.frozen.base.name());
-    let mut models = vec![(base.clone(), false)];
-    if !loaded.adapters.is_empty() {
-        let names = loaded.adapters.iter().map(|adapter| model_name(&adapter.path.to_string_lossy()));
-        models.push((std::iter::once(base).chain(names).collect::<Vec<_>>().join("+"), true));
-    }
+    let workspace = workspace(&loaded, &model, args.parallel.into())?;
+    let models = models(&loaded);
     let served = Served {
         tokenizer: Tokenizer::from_gguf(loaded.frozen.base.gguf())?,
         template: run::template(&loaded.template, &loaded.frozen.base)?,
@@ -169,11 +170,7 @@ pub fn run(args: &ServeArgs) -> Result<()> {
     let names: Vec<&str> = served.models.iter().map(|(name, _)| &name[..]).collect();
     output::line("models", names.join(", "));
 
-    let mut generators = Generators::new(&loaded, &workspace);
-    generators.compile(!loaded.adapters.is_empty())?;
-    generators.get(!loaded.adapters.is_empty())?.compile_scores()?;
-    loaded.gpu.keep_pipelines();
-
+    let mut worker = Worker::new(&loaded, &workspace)?;
     let stop = Arc::new(AtomicBool::new(false));
     let (stopping, stopped) = watch::channel(false);
     let flag = stop.clone();
@@ -191,11 +188,72 @@ pub fn run(args: &ServeArgs) -> Result<()> {
             output::line("notice", open_to_others(args));
         }
         output::line("serving", format_args!("http://{address}/v1 (Ctrl-C stops the server)"));
-        work::work(&loaded, &mut generators, queue, &stop);
+        worker.work(&loaded, queue, &stop);
         server.join().expect("the server thread does not panic")
     })?;
     output::line("stopped", "all requests are finished");
     Ok(())
+}
+
+/// The ids of the base and, if there are adapters, of the base with them.
+fn models(loaded: &Loaded) -> Vec<(String, bool)> {
+    let base = model_name(loaded.frozen.base.name());
+    let mut models = vec![(base.clone(), false)];
+    if !loaded.adapters.is_empty() {
+        let names = loaded.adapters.iter().map(|adapter| model_name(&adapter.path.to_string_lossy()));
+        models.push((std::iter::once(base).chain(names).collect::<Vec<_>>().join("+"), true));
+    }
+    models
+}
+
+/// Allocates the buffers of `parallel` replies at once, or of as many as fit.
+fn workspace<'a>(loaded: &'a Loaded, model: &'a Model<'a>, parallel: usize) -> Result<Workspace<'a>> {
+    if parallel == 1 {
+        return loaded.workspace(model);
+    }
+    // The base alone and with the adapters have caches of their own.
+    let times = if loaded.adapters.is_empty() { 1 } else { 2 };
+    let workspace = loaded.workspace_for(model, loaded.context(), [parallel, times])?;
+    let (count, context) = (workspace.sequences(), loaded.context());
+    output::line("parallel", format_args!("{count} replies at once"));
+    if count < parallel {
+        output::line(
+            "notice",
+            format_args!(
+                "the GPU's memory holds {count} caches of {context} tokens, not the {parallel} of --parallel; lower --context"
+            ),
+        );
+    }
+    Ok(workspace)
+}
+
+/// Answers requests, one prompt after the other or several at once.
+enum Worker<'a> {
+    Single(Generators<'a>),
+    Several(together::Desk<'a>),
+}
+
+impl<'a> Worker<'a> {
+    /// Compiles the kernels.
+    fn new(loaded: &'a Loaded, workspace: &'a Workspace<'a>) -> Result<Worker<'a>> {
+        let count = workspace.sequences();
+        if count > 0 {
+            return Ok(Worker::Several(together::Desk::new(loaded, workspace, count)?));
+        }
+        let mut generators = Generators::new(loaded, workspace);
+        generators.compile(!loaded.adapters.is_empty())?;
+        generators.get(!loaded.adapters.is_empty())?.compile_scores()?;
+        loaded.gpu.keep_pipelines();
+        Ok(Worker::Single(generators))
+    }
+
+    /// Answers the queued requests until the HTTP side closes the queue.
+    fn work(&mut self, loaded: &Loaded, queue: Receiver<Job>, stop: &AtomicBool) {
+        match self {
+            Worker::Single(generators) => work::work(loaded, generators, queue, stop),
+            Worker::Several(desk) => desk.work(queue, stop),
+        }
+    }
 }
 
 /// The warning for an address that other machines can reach.

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use anyhow::Result;
 use pollster::block_on;
-use rullama_train::talk::generate::{Event, Finish, GenerateError, Generator, Reply};
+use rullama_train::talk::generate::{Event, Finish, GenerateError, Generator, Options, Reply};
 use rullama_train::words;
 use tokio::sync::mpsc::Receiver;
 
@@ -42,6 +42,12 @@ pub fn work(loaded: &Loaded, generators: &mut Generators, mut queue: Receiver<Jo
 fn answer(generators: &mut Generators, job: &Job, number: usize, gone: &dyn Fn() -> bool) -> Result<Reply> {
     let start = Instant::now();
     let reply = reply(generators.get(job.with_adapter)?, job, number, gone)?;
+    print_line(job, &reply, start);
+    Ok(reply)
+}
+
+/// Prints a line about a reply that was begun at `start`.
+pub fn print_line(job: &Job, reply: &Reply, start: Instant) {
     let prompt = reply.prompt_tokens;
     let cached = reply.cached_tokens;
     let tokens = reply.ids.len();
@@ -54,7 +60,13 @@ fn answer(generators: &mut Generators, job: &Job, number: usize, gone: &dyn Fn()
             "{model}: prompt {prompt} tokens, {cached} cached; reply {tokens} tokens in {time}, {finish}"
         ),
     );
-    Ok(reply)
+}
+
+/// The options of prompt `number` of a job: equal prompts of one request get different replies.
+pub fn options(job: &Job, number: usize) -> Options {
+    let mut options = job.options.clone();
+    options.sampling.seed = options.sampling.seed.wrapping_add(number as u64);
+    options
 }
 
 fn reply(
@@ -65,9 +77,7 @@ fn reply(
 ) -> Result<Reply, GenerateError> {
     let flow = || if gone() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
     let prompt = &job.prompts[number].ids;
-    let mut options = job.options.clone();
-    // Equal prompts of one request get different replies.
-    options.sampling.seed = options.sampling.seed.wrapping_add(number as u64);
+    let options = options(job, number);
     let scored = options.logprobs.filter(|_| job.echo);
     if let Some(top) = scored {
         let Some(scores) = block_on(generator.scores(prompt, top, |_| flow()))? else {
@@ -97,7 +107,7 @@ fn reply(
 }
 
 /// The message for a client after a failure: nothing in its request is the cause, and the terminal has the details.
-fn for_client(error: &anyhow::Error) -> &'static str {
+pub fn for_client(error: &anyhow::Error) -> &'static str {
     match error.downcast_ref() {
         Some(GenerateError::NotFinite { .. }) => {
             "the model computed values that are not finite, so there is no reply; try another model of this server"

@@ -103,16 +103,16 @@ impl Loaded {
         Ok(Workspace::new(&self.gpu, model, self.lengths, rank)?)
     }
 
-    /// Allocates the buffers of as many replies at once as fit, at most `wanted`, of at most `context` tokens with their prompts.
+    /// Allocates the buffers of as many replies at once as fit `times` over, at most `wanted`, of at most `context` tokens with their prompts.
     pub fn workspace_for<'a>(
         &'a self,
         model: &'a Model<'a>,
         context: usize,
-        wanted: usize,
+        [wanted, times]: [usize; 2],
     ) -> Result<Workspace<'a>> {
         let rank = self.adapter.as_ref().map_or(0, |a| a.rank);
         let lengths = Lengths { context: context.min(self.lengths.context), ..self.lengths };
-        let count = sequences_beside(&self.gpu, model, lengths, rank, wanted);
+        let count = sequences_beside(&self.gpu, model, lengths, rank, [wanted, times]);
         Ok(block_on(Workspace::for_sequences(&self.gpu, model, lengths, rank, count))?)
     }
 

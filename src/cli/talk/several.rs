@@ -6,7 +6,7 @@ use anyhow::Result;
 use pollster::block_on;
 use rullama_train::model::Model;
 use rullama_train::talk::generate::{Options, Reply};
-use rullama_train::talk::replies::Replies;
+use rullama_train::talk::replies::{News, Replies};
 use rullama_train::talk::sampling::Sampling;
 use serde_json::{Value, json};
 
@@ -39,7 +39,7 @@ pub fn run(
         eprintln!("note: without a temperature, the {n} replies to a prompt are the same; set --temperature");
     }
     let longest = prompts.iter().map(|prompt| prompt.ids.len()).max().unwrap_or(0);
-    let workspace = loaded.workspace_for(model, longest + options.max_new_tokens, n * prompts.len())?;
+    let workspace = loaded.workspace_for(model, longest + options.max_new_tokens, [n * prompts.len(), 1])?;
     let mut replies = Replies::new(&workspace, &loaded.frozen.tokenizer, loaded.adapter.as_ref())?;
     let own: Vec<Options> = (0..n as u64)
         .map(|i| {
@@ -54,7 +54,8 @@ pub fn run(
     let mut show = Show { form, args, loaded, prompts, own: &own, shows };
     let mut waiting: Vec<Option<Reply>> = vec![None; all.len()];
     let (mut next, mut done, mut failed) = (0, 0, None);
-    let printer = |of: usize, reply: Reply| {
+    let printer = |of: usize, news: News| {
+        let News::Done(reply) = news else { return ControlFlow::Continue(()) };
         waiting[of] = Some(reply);
         done += 1;
         bar.set_position(done);
@@ -73,7 +74,7 @@ pub fn run(
         }
         flow
     };
-    block_on(replies.reply(&all, |_, _| ControlFlow::Continue(()), printer))?;
+    block_on(replies.reply(&all, printer))?;
     bar.finish_and_clear();
     match (failed, show.form.judge) {
         (Some(error), _) => Err(error),

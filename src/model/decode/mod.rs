@@ -11,7 +11,6 @@ mod delta;
 mod lengths;
 mod pass;
 mod scores;
-mod scoring;
 mod sequences;
 mod sizes;
 mod step;
@@ -165,10 +164,14 @@ impl<'a> Decoder<'a> {
     pub fn rewind(&mut self, len: usize) -> usize {
         let config = self.w.model.config();
         let windows = config.layers.iter().filter(|l| l.kv_donor.is_none()).filter_map(|l| l.window);
+        let ring = |window: usize| match self.place {
+            Place::Alone => self.w.lengths.ring(Some(window)),
+            Place::One(_) | Place::Each(_) => self.w.lengths.ring_of_each(Some(window)),
+        };
         let lost = |window: usize| {
             // The next token sees keys from this position on; the ring holds the last `ring` of the `seen` tokens.
             let first = (len + 1).saturating_sub(window);
-            first + self.w.lengths.ring(Some(window)) < self.seen
+            first + ring(window) < self.seen
         };
         let merged = config.layers.iter().any(|l| l.delta.is_some());
         self.len =

@@ -1,13 +1,21 @@
 //! The probabilities of given tokens after each token of a pass, with the likeliest tokens beside them.
 
-pub use super::scoring::Scoring;
 use super::{Decoder, Workspace};
 use crate::gpu::{GpuError, Recorder};
 use crate::ops::argmax::top::{self, RowTop};
-use crate::ops::{cross_entropy, linear};
+use crate::ops::{Rows, cross_entropy, linear};
 
 /// Bytes that the logits of a chunk of rows may take.
 const LOGIT_BYTES: usize = 32 << 20;
+
+/// The buffers that only [`Decoder::scores`] needs.
+pub struct Scoring {
+    rows: usize,
+    logits: Rows,          // [rows, V]
+    targets: wgpu::Buffer, // [chunk]
+    results: wgpu::Buffer, // [chunk, words]
+    top: usize,
+}
 
 impl Scoring {
     /// Buffers for the passes of `w`, with up to `top` of the likeliest tokens.
@@ -17,10 +25,16 @@ impl Scoring {
 
     /// Buffers whose logits take at most `bytes`, or those of 64 rows.
     pub fn within(w: &Workspace, top: usize, bytes: usize) -> Result<Scoring, GpuError> {
-        let (vocab, chunk) = (w.vocab(), w.lengths.chunk);
+        let (gpu, vocab, chunk) = (w.gpu, w.vocab(), w.lengths.chunk);
         // Views of the rows begin at multiples of 64.
         let rows = (bytes / (4 * vocab.max(1)) / 64 * 64).max(64).min(chunk);
-        Scoring::of_rows(w.gpu, vocab, [rows, chunk], top)
+        Ok(Scoring {
+            rows,
+            logits: Rows::new(gpu, "logits to score", rows, vocab)?,
+            targets: gpu.buffer("tokens to score", (chunk * 4) as u64)?,
+            results: gpu.buffer("scores", (chunk * top::words(top) * 4) as u64)?,
+            top,
+        })
     }
 }
 
@@ -44,7 +58,7 @@ impl<'a> Decoder<'a> {
         self.pass_fetching(&mut rec, rows).await?;
         for first in (0..rows).step_by(scoring.rows) {
             let count = scoring.rows.min(rows - first);
-            self.score_rows(&mut rec, scoring, first, [count; 2], vocab, top);
+            self.score_rows(&mut rec, scoring, first, count, vocab, top);
         }
         rec.submit()?;
         let words = w.gpu.read::<u32>(&scoring.results, rows * top::words(top)).await?;
@@ -57,27 +71,38 @@ impl<'a> Decoder<'a> {
         // Kernels differ by the number of tokens, rounded up to a power of two.
         let lengths =
             std::iter::successors(Some(1), |rows| Some(2 * rows)).take_while(|&rows| rows <= scoring.rows);
-        lengths
-            .for_each(|rows| self.score_rows(&mut rec, scoring, 0, [rows; 2], self.w.vocab(), scoring.top));
+        lengths.for_each(|rows| self.score_rows(&mut rec, scoring, 0, rows, self.w.vocab(), scoring.top));
         rec.compile()
     }
 
-    /// Scores `count` rows of the pass from `first` on. Their logits are products of `products` rows, as many or more.
-    pub(super) fn score_rows(
+    /// Scores `count` rows of the pass from `first` on.
+    fn score_rows(
         &self,
         rec: &mut Recorder<'a>,
         scoring: &Scoring,
         first: usize,
-        [count, products]: [usize; 2],
+        count: usize,
         vocab: usize,
         top: usize,
     ) {
-        let (w, model) = (self.w, self.w.model);
-        let (y, x) = (scoring.logits.clone().into(), w.normed.below(first).into());
-        linear::frozen(&mut self.long(rec, products), &y, &x, model.head_matrix(), 1.0);
-        if let Some(softcap) = model.config().softcap {
-            cross_entropy::cap(rec, &scoring.logits, model.config().vocab, softcap, count);
-        }
+        self.logits_of_rows(rec, &scoring.logits, first, [count; 2]);
         top::forward(rec, &scoring.logits, vocab, &scoring.targets, &scoring.results, first, top, count);
+    }
+
+    /// The logits of `count` rows of the pass from `first` on, with the softcap applied. They are products of `products` rows, as many or
+    /// more.
+    pub(super) fn logits_of_rows(
+        &self,
+        rec: &mut Recorder<'a>,
+        logits: &Rows,
+        first: usize,
+        [count, products]: [usize; 2],
+    ) {
+        let (w, model) = (self.w, self.w.model);
+        let x = w.normed.below(first).into();
+        linear::frozen(&mut self.long(rec, products), &logits.clone().into(), &x, model.head_matrix(), 1.0);
+        if let Some(softcap) = model.config().softcap {
+            cross_entropy::cap(rec, logits, model.config().vocab, softcap, count);
+        }
     }
 }

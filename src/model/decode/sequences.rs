@@ -8,13 +8,15 @@ use super::step::{STEP, Step};
 use super::{Decoder, Place, Workspace};
 use crate::adapter::lora::Adapter;
 use crate::gpu::{Gpu, GpuError, Recorder, Recording};
-use crate::ops::argmax::top::{self, RowTop};
 use crate::ops::cached_heads::{NO_SEQUENCE, copy};
+use crate::ops::categorical::{Draw, Drawn};
 
 /// Sequences with one adapter.
 pub struct Sequences<'a> {
     decoder: Decoder<'a>,
     lens: Vec<usize>,
+    /// Most tokens that each has held since it was last empty.
+    seen: Vec<usize>,
     /// The commands of a step, by the logarithm of its rows.
     recorded: Vec<Option<Recording>>,
 }
@@ -25,7 +27,24 @@ impl<'a> Sequences<'a> {
         let count = w.step().count;
         let decoder = Decoder::of(w, adapter, Some(count))?;
         let recorded = (0..=STEP.ilog2()).map(|_| None).collect();
-        Ok(Sequences { decoder, lens: vec![0; count], recorded })
+        Ok(Sequences { decoder, lens: vec![0; count], seen: vec![0; count], recorded })
+    }
+
+    /// Compiles the kernels of prompts and steps, so that no sequence waits for them. Returns how many were new.
+    pub fn compile(&mut self) -> Result<usize, GpuError> {
+        let w = self.decoder.w;
+        self.decoder.place = Place::One(0);
+        let mut new = self.decoder.compile()?;
+        let most = self.count().next_power_of_two();
+        for live in (0..=most.ilog2()).map(|log| 1 << log) {
+            let mut rec = Recorder::ahead(w.gpu);
+            self.decoder.place = Place::Each(live);
+            let rows = rows_of(w.gpu, live);
+            self.decoder.pass(&mut rec, rows);
+            self.draw(&mut rec, [live, rows], w.vocab());
+            new += rec.compile()?;
+        }
+        Ok(new)
     }
 
     /// Number of sequences.
@@ -50,14 +69,22 @@ impl<'a> Sequences<'a> {
 
     /// Empties sequence `of`.
     pub fn clear(&mut self, of: usize) {
-        self.lens[of] = 0;
+        (self.lens[of], self.seen[of]) = (0, 0);
+    }
+
+    /// Rewinds sequence `of` to its first `len` tokens, or to none where [`Decoder::rewind`] does. Returns the number of tokens kept.
+    pub fn rewind(&mut self, of: usize, len: usize) -> usize {
+        self.enter(of);
+        self.lens[of] = self.decoder.rewind(len);
+        self.seen[of] = self.decoder.seen;
+        self.lens[of]
     }
 
     /// Appends 1 to `chunk` tokens to sequence `of`.
     pub async fn append(&mut self, of: usize, ids: &[u32]) -> Result<(), GpuError> {
         self.enter(of);
         self.decoder.append(ids).await?;
-        self.lens[of] += ids.len();
+        self.leave(of);
         Ok(())
     }
 
@@ -65,13 +92,17 @@ impl<'a> Sequences<'a> {
     pub async fn logits(&mut self, of: usize, ids: &[u32]) -> Result<Vec<f32>, GpuError> {
         self.enter(of);
         let logits = self.decoder.logits(ids).await?;
-        self.lens[of] += ids.len();
+        self.leave(of);
         Ok(logits)
     }
 
     fn enter(&mut self, of: usize) {
         self.decoder.place = Place::One(of);
-        self.decoder.len = self.lens[of];
+        (self.decoder.len, self.decoder.seen) = (self.lens[of], self.seen[of]);
+    }
+
+    fn leave(&mut self, of: usize) {
+        (self.lens[of], self.seen[of]) = (self.decoder.len, self.decoder.seen);
     }
 
     /// Makes each of the sequences `to` a copy of sequence `from`.
@@ -92,14 +123,21 @@ impl<'a> Sequences<'a> {
                     copy::forward(&mut rec, buffer, [from, to].map(|of| of as u64 * bytes), bytes);
                 }
             }
-            self.lens[to] = len;
+            (self.lens[to], self.seen[to]) = (len, self.seen[from]);
         }
         rec.submit()
     }
 
-    /// Appends a token to each of some sequences; the results of row `i` are those of the `i`th.
-    pub async fn step(&mut self, tokens: &[(usize, u32)], vocab: usize) -> Result<(), GpuError> {
+    /// Appends a token to each of some sequences, and draws the token after it from the first `vocab` logits; the results of row `i` are those
+    /// of the `i`th.
+    pub async fn step(
+        &mut self,
+        tokens: &[(usize, u32)],
+        draws: &[Draw],
+        vocab: usize,
+    ) -> Result<(), GpuError> {
         let w = self.decoder.w;
+        assert_eq!(tokens.len(), draws.len(), "a draw for every token");
         assert!((1..=self.count()).contains(&tokens.len()), "a step has a row for some of the sequences");
         let live = tokens.len().next_power_of_two();
         let mut table = vec![[0, NO_SEQUENCE]; live];
@@ -107,42 +145,50 @@ impl<'a> Sequences<'a> {
             assert!(self.lens[of] < w.lengths.context, "the sequence stays within its context");
             *row = [self.lens[of] as u32, of as u32];
             self.lens[of] += 1;
+            self.seen[of] = self.seen[of].max(self.lens[of]);
         }
         let rows = rows_of(w.gpu, live);
         let mut ids = vec![0; rows];
         ids.iter_mut().zip(tokens).for_each(|(id, (_, token))| *id = *token);
-        let Step { table: on_device, scoring, .. } = w.step();
+        let Step { table: on_device, categorical, .. } = w.step();
         w.gpu.write(on_device, &table);
+        w.gpu.write(&categorical.draws, draws);
         w.write_tokens(0, &ids).await?;
         self.decoder.place = Place::Each(live);
         if w.model.offload.is_some() {
             let mut rec = Recorder::new(w.gpu);
             self.decoder.pass_fetching(&mut rec, rows).await?;
-            self.decoder.score_rows(&mut rec, scoring, 0, [live, rows], vocab, 1);
+            self.draw(&mut rec, [live, rows], vocab);
             return rec.submit();
         }
-        let place = &mut self.recorded[live.ilog2() as usize];
-        if place.is_none() {
+        let place = live.ilog2() as usize;
+        if self.recorded[place].is_none() {
             let mut rec = Recorder::lasting(w.gpu);
             self.decoder.pass(&mut rec, rows);
-            self.decoder.score_rows(&mut rec, scoring, 0, [live, rows], vocab, 1);
-            *place = Some(rec.keep());
+            self.draw(&mut rec, [live, rows], vocab);
+            self.recorded[place] = Some(rec.keep());
         }
-        let recording = place.as_ref().expect("recorded above");
+        let recording = self.recorded[place].as_ref().expect("recorded above");
         w.gpu.submit(w.gpu.prepare(&[recording]))
     }
 
-    /// The likeliest token after each of the first `rows` rows of the last step, and the sum of the probabilities' exponentials.
-    pub async fn likeliest(&self, rows: usize) -> Result<Vec<RowTop>, GpuError> {
+    /// Draws from the first `vocab` logits of the `live` first rows of a step of `rows` rows.
+    fn draw(&self, rec: &mut Recorder<'a>, [live, rows]: [usize; 2], vocab: usize) {
+        let Step { logits, categorical, .. } = self.decoder.w.step();
+        self.decoder.logits_of_rows(rec, logits, 0, [live, rows]);
+        categorical.forward(rec, logits, vocab, live);
+    }
+
+    /// The tokens drawn after the first `rows` rows of the last step.
+    pub async fn drawn(&self, rows: usize) -> Result<Vec<Drawn>, GpuError> {
         let w = self.decoder.w;
-        let words = w.gpu.read::<u32>(&w.step().scoring.results, rows * top::words(1)).await?;
-        Ok(top::read(&words, 1))
+        w.gpu.read(&w.step().categorical.results, rows).await
     }
 
     /// The logits after each of the first `rows` rows of the last step, and the number of values of each row.
     pub async fn all_logits(&self, rows: usize) -> Result<(Vec<f32>, usize), GpuError> {
         let w = self.decoder.w;
-        let logits = &w.step().scoring.logits;
+        let logits = &w.step().logits;
         Ok((w.gpu.read(&logits.buffer, rows * logits.stride).await?, logits.stride))
     }
 }

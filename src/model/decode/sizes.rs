@@ -181,12 +181,18 @@ pub(in crate::model) fn sequences_that_fit(
     wanted.min(STEP).min(fit as usize).max(1)
 }
 
-/// Sequences, at least one and at most `wanted`, that fit beside `model` into nine tenths of the device's memory.
-pub fn sequences_beside(gpu: &Gpu, model: &Model, lengths: Lengths, rank: usize, wanted: usize) -> usize {
+/// Sequences, at least one and at most `wanted`, that fit beside `model` into nine tenths of the device's memory, `times` over.
+pub fn sequences_beside(
+    gpu: &Gpu,
+    model: &Model,
+    lengths: Lengths,
+    rank: usize,
+    [wanted, times]: [usize; 2],
+) -> usize {
     let others = model.bytes() + bytes_of_sequences(gpu, model.base, lengths, 0, &[], rank);
     let room = match gpu.memory() {
         Some(memory) => (memory / 10 * 9).saturating_sub(others),
         None => UNTOLD,
     };
-    sequences_that_fit(gpu, model.config(), lengths, wanted, room)
+    sequences_that_fit(gpu, model.config(), lengths, wanted, room / times as u64)
 }

@@ -1,11 +1,11 @@
 //! The buffers of a step, which adds a token to each of several sequences.
 
 use super::lengths::{buffer, rows};
-use super::scoring::Scoring;
 use crate::base::config::Config;
 use crate::gpu::{Gpu, GpuError};
-use crate::ops::argmax::top;
+use crate::ops::Rows;
 use crate::ops::cached_attention::EACH_ROWS;
+use crate::ops::categorical::Categorical;
 
 /// Most sequences.
 pub const STEP: usize = EACH_ROWS;
@@ -16,7 +16,8 @@ pub(super) struct Step {
     pub count: usize,
     pub table: wgpu::Buffer,  // tokens before each row, and its sequence [STEP, 2]
     pub bounds: wgpu::Buffer, // each token is a sample of its own [STEP, 2]
-    pub scoring: Scoring,     // of STEP rows
+    pub logits: Rows,         // [STEP, V]
+    pub categorical: Categorical,
 }
 
 impl Step {
@@ -27,19 +28,20 @@ impl Step {
             count,
             table: gpu.buffer("sequences of a step", 8 * STEP as u64)?,
             bounds: gpu.upload("bounds of a step", &bounds)?,
-            scoring: Scoring::of_rows(gpu, config.vocab, [STEP; 2], 1)?,
+            logits: Rows::new(gpu, "logits of a step", STEP, config.vocab)?,
+            categorical: Categorical::new(gpu, STEP)?,
         })
     }
 
     /// Bytes of [`Step::new`].
     pub fn bytes_of(config: &Config) -> u64 {
-        let small = [8 * STEP, 8 * STEP, 4 * STEP, 4 * STEP * top::words(1)];
-        rows(STEP, config.vocab) + small.map(buffer).iter().sum::<u64>()
+        let small = [8 * STEP, 8 * STEP].into_iter().chain(Categorical::bytes_of(STEP));
+        rows(STEP, config.vocab) + small.map(buffer).sum::<u64>()
     }
 
     /// Bytes on the device.
     pub fn bytes(&self) -> u64 {
-        let Scoring { logits, targets, results, .. } = &self.scoring;
-        [&self.table, &self.bounds, &logits.buffer, targets, results].iter().map(|b| b.size()).sum()
+        let own: u64 = [&self.table, &self.bounds, &self.logits.buffer].iter().map(|b| b.size()).sum();
+        own + self.categorical.bytes()
     }
 }

@@ -148,6 +148,11 @@ impl<'a> Workspace<'a> {
         })
     }
 
+    /// Sequences that it was created for; 0 if for one alone.
+    pub fn sequences(&self) -> usize {
+        self.step.as_ref().map_or(0, |step| step.count)
+    }
+
     /// The limits that it was created with.
     pub fn lengths(&self) -> Lengths {
         self.lengths
