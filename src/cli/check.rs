@@ -13,6 +13,7 @@ use rullama_train::data::compare;
 use rullama_train::files;
 use rullama_train::gpu::Gpu;
 use rullama_train::recipe::Recipe;
+use rullama_train::run::answers::Room;
 use rullama_train::run::distill::lessons::Lessons;
 use rullama_train::run::distill::{self, Job, pass};
 use rullama_train::run::pace::{Pace, Work};
@@ -244,20 +245,35 @@ fn evaluation_seconds(session: &Session, trainer: &Trainer, initial: &Adapter) -
         let tokens: usize = batches().map(MicroBatch::len).sum();
         seconds += started.elapsed().as_secs_f64() * tokens as f64 / batch.len() as f64;
     }
-    let prompts = prepared.prompts.iter().map(|(_, ids)| &ids[..]);
-    let Some(prompt) = prompts.chain(prepared.questions.iter().map(|q| &q.prompt[..])).next() else {
-        return Ok(seconds);
-    };
+    let prompts: Vec<&[u32]> = prepared.prompts.iter().map(|(_, ids)| &ids[..]).collect();
+    let questions: Vec<&[u32]> = prepared.questions.iter().map(|question| &question.prompt[..]).collect();
+    for prompts in [prompts, questions] {
+        seconds += replies_seconds(session, trainer, initial, &prompts)?;
+    }
+    Ok(seconds)
+}
+
+/// How long replies to `prompts` take: as many as are generated at once, or one, are timed after a first try, and stand for all.
+fn replies_seconds(
+    session: &Session,
+    trainer: &Trainer,
+    initial: &Adapter,
+    prompts: &[&[u32]],
+) -> Result<f64> {
+    if prompts.is_empty() {
+        return Ok(0.0);
+    }
+    let (room, of) = (Room::of(trainer), prompts.len());
+    let some = &prompts[..answers::at_once(room, of)];
     let reply = |tokens: usize| {
         let started = Instant::now();
         let go_on = |_| anyhow::Ok(true);
-        let (gpu, model) = (trainer.gpu(), trainer.model());
-        block_on(answers::generate(gpu, model, &session.frozen, initial, &[prompt], tokens, go_on))?;
+        block_on(answers::generate(room, &session.frozen, initial, (some, of), tokens, go_on))?;
         anyhow::Ok(started.elapsed().as_secs_f64())
     };
     let limit = session.recipe.eval.max_new_tokens;
     reply(1)?;
     let (first, all) = (reply(1)?, reply(limit.min(TIMED))?);
     let each = (all - first).max(0.0) / limit.min(TIMED).saturating_sub(1).max(1) as f64;
-    Ok(seconds + prepared.replies() as f64 * (first + each * (limit - 1) as f64))
+    Ok(of as f64 / some.len() as f64 * (first + each * (limit - 1) as f64))
 }

@@ -11,6 +11,7 @@ use rullama_train::adapter::{self, AdapterPath};
 use rullama_train::data::dataset::What;
 use rullama_train::model::plan::Recompute;
 use rullama_train::recipe::{Metric, Recipe};
+use rullama_train::run::answers::Room;
 use rullama_train::run::metrics::Scores;
 use rullama_train::run::{self, Compared, Data, OpenBase, RunError, ValidationFile, answers};
 use rullama_train::train::objective::{Preference, Tally};
@@ -72,6 +73,7 @@ pub fn run(recipe: &Recipe, args: &EvalArgs) -> Result<()> {
     let (questions, notice) = answers::questions(recipe, &frozen, &data)?;
     notices.extend(notice.map(|notice| notice.to_string()));
     capacity.reply = answers::with_answer(recipe, &questions);
+    capacity.sequences = answers::together(&[questions.len()], capacity.reply);
     let positions = recipe.data.row().max(capacity.reply);
     let (taught, of_teacher) =
         eval_teacher::learn(recipe, &frozen, &gpu, &files, &data, &mut capacity)?.unzip();
@@ -89,6 +91,7 @@ pub fn run(recipe: &Recipe, args: &EvalArgs) -> Result<()> {
         block_on(run::reference::refer_files(&files, &data.validation, &trainer(&initial)?))?;
     }
     let mut trainer = trainer(&without)?;
+    let room = Room { gpu: &gpu, model: &model, sequences: trainer.plan().sequences };
     let metrics = |adapter: &Adapter| -> Result<BTreeMap<Metric, f64>> {
         let prompts: Vec<&[u32]> = questions.iter().map(|question| &question.prompt[..]).collect();
         let bar = output::Progress::new("answers", prompts.len());
@@ -97,7 +100,8 @@ pub fn run(recipe: &Recipe, args: &EvalArgs) -> Result<()> {
             bar.set_position(done);
             anyhow::Ok(true)
         };
-        let answers = block_on(answers::generate(&gpu, &model, &frozen, adapter, &prompts, longest, go_on))?;
+        let all = (&prompts[..], prompts.len());
+        let answers = block_on(answers::generate(room, &frozen, adapter, all, longest, go_on))?;
         bar.finish_and_clear();
         Ok(answers::scores(&recipe.eval, &questions, &answers.unwrap_or_default()))
     };

@@ -46,8 +46,19 @@ pub struct Capacity {
     pub reply: usize,
     /// Bytes of a teacher's distribution of a loss token; 0 if there is no teacher.
     pub teacher: usize,
-    /// Sequences that are drawn at once, and the tokens of the longest; 0 if none are.
-    pub sequences: (usize, usize),
+    /// Sequences that are generated at once.
+    pub sequences: Together,
+}
+
+/// Sequences that are generated at once.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Together {
+    /// Their number; 0 if none are.
+    pub count: usize,
+    /// Tokens of the longest, with its prompt.
+    pub context: usize,
+    /// Whether training may take longer for the sake of more of them.
+    pub comes_first: bool,
 }
 
 impl Capacity {
@@ -59,7 +70,7 @@ impl Capacity {
         step_loss_tokens: 1,
         reply: 0,
         teacher: 0,
-        sequences: (0, 0),
+        sequences: Together { count: 0, context: 0, comes_first: false },
     };
 
     /// Grows to fit `step`.

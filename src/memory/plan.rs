@@ -54,7 +54,7 @@ pub struct Plan {
     pub kept: Vec<Kept>,
     /// The contents of host memory.
     pub offloaded: Offloaded,
-    /// Sequences that are drawn at once.
+    /// Sequences that are generated at once.
     pub sequences: usize,
     /// Time that the memory limit costs, in multiplications: recomputed ones, and as many as take as long as the rest.
     pub cost: u64,
@@ -248,7 +248,7 @@ impl<'a> Planner<'a> {
             kept,
             offloaded,
             cost,
-            sequences: self.passes.capacity.sequences.0,
+            sequences: self.passes.capacity.sequences.count,
             leaving,
             layers: self.layers,
             storages: self.storages,

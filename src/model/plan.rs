@@ -5,6 +5,7 @@ use super::offload::{HostWeights, Sizes};
 use super::{Model, Trainable, offload};
 use crate::base::config::Rotary;
 use crate::base::{Base, Module};
+use crate::data::batch::{Capacity, Together};
 use crate::gpu::Gpu;
 use crate::memory::{CHUNK, Demand, LEAST_CHUNK};
 
@@ -143,22 +144,27 @@ impl Plan {
     }
 }
 
-/// The plan of `passes` with as many sequences drawn at once as fit. Their number changes no bit of the result.
-fn fitting(gpu: &Gpu, base: &Base, mut passes: Passes, plan: impl Fn(Passes) -> Plan) -> Plan {
-    let (wanted, context) = passes.capacity.sequences;
-    if wanted == 0 {
-        return plan(passes);
+/// The plan of `passes` with as many sequences generated at once as fit, or as cost no time in training unless they come first. Their
+/// number changes no bit of the result.
+fn fitting(gpu: &Gpu, base: &Base, passes: Passes, plan: impl Fn(Passes) -> Plan) -> Plan {
+    let wanted = passes.capacity.sequences;
+    let with = |count: usize| {
+        let sequences = Together { count, ..wanted };
+        plan(Passes { capacity: Capacity { sequences, ..passes.capacity }, ..passes })
+    };
+    let lengths = Lengths { context: wanted.context, chunk: decode::CHUNK };
+    let most = match wanted.count {
+        0 => 0,
+        count => decode::sequences_that_fit(gpu, base.config(), lengths, count, u64::MAX),
+    };
+    let Recompute::Within(limit) = passes.recompute else { return with(most) };
+    if most <= 1 {
+        return with(most);
     }
-    let lengths = Lengths { context, chunk: decode::CHUNK };
-    let mut count = decode::sequences_that_fit(gpu, base.config(), lengths, wanted, u64::MAX);
-    loop {
-        passes.capacity.sequences = (count, context);
-        let found = plan(passes);
-        match passes.recompute {
-            Recompute::Within(limit) if found.total() > limit && count > 1 => count /= 2,
-            _ => return found,
-        }
-    }
+    let least = with(1);
+    let is_good = |found: &Plan| found.total() <= limit && (wanted.comes_first || found.cost <= least.cost);
+    let fewer = std::iter::successors(Some(most), |count| (*count > 1).then_some(count / 2));
+    fewer.map(with).find(is_good).unwrap_or(least)
 }
 
 /// Ways to save activations, which the last choices differ by.
@@ -223,8 +229,10 @@ fn replies(gpu: &Gpu, base: &Base, adapter: &Trainable, passes: Passes) -> u64 {
         context => decode::bytes(gpu, base, lengths(context), slots, rank),
     };
     let of_sequences = match passes.capacity.sequences {
-        (0, _) => 0,
-        (count, context) => decode::bytes_of_sequences(gpu, base, lengths(context), count, slots, rank),
+        Together { count: 0, .. } => 0,
+        Together { count, context, .. } => {
+            decode::bytes_of_sequences(gpu, base, lengths(context), count, slots, rank)
+        }
     };
     of_reply.max(of_sequences)
 }

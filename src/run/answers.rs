@@ -8,16 +8,18 @@ use serde::{Deserialize, Serialize};
 
 use super::{Data, DriveError, OpenBase, RunError};
 use crate::adapter::lora::Adapter;
-use crate::data::batch::Sample;
+use crate::data::batch::{Sample, Together};
 use crate::data::dataset::{Notice, What};
 use crate::gpu::Gpu;
 use crate::model::Model;
 use crate::model::decode::{Lengths, Workspace};
 use crate::recipe::{Eval, Metric, Recipe};
 use crate::talk::ending::Ending;
-use crate::talk::generate::{CHUNK, Generator, Options};
+use crate::talk::generate::{CHUNK, Generator, Options, Reply};
 use crate::talk::metrics::{Question, json};
+use crate::talk::replies::{News, Replies};
 use crate::talk::sampling::Sampling;
+use crate::train::Trainer;
 
 /// The questions of `eval.metrics`: the last answers of at most `eval.metric_samples` validation samples, spread evenly. The
 /// notice is about answers that are too long.
@@ -97,6 +99,12 @@ pub struct Answer {
     pub ending: Option<Ending>,
 }
 
+impl Answer {
+    fn of(reply: Reply) -> Answer {
+        Answer { ending: Ending::of(&reply), text: reply.text }
+    }
+}
+
 /// Mean of each metric of `eval` over `answers` to `questions`, in their order.
 pub fn scores(eval: &Eval, questions: &[Question], answers: &[Answer]) -> BTreeMap<Metric, f64> {
     let pattern = eval.regex.as_deref().map(|p| Regex::new(p).expect("checked with the recipe"));
@@ -109,24 +117,76 @@ pub fn scores(eval: &Eval, questions: &[Question], answers: &[Answer]) -> BTreeM
     eval.metrics.iter().map(mean).collect()
 }
 
-/// Generates a greedy answer of at most `max_new_tokens` tokens to each prompt, independently of the others. `before` gets the
-/// number of answers so far, and returns false to stop; the result is then `None`.
+/// Prompts from which on answers are generated together: a device takes about as long for many sequences as for one, but longer than for
+/// one alone.
+const MANY: usize = 6;
+
+/// The sequences that [`generate`] is best given room for, to answer each of some lists of so many prompts, of `reply` tokens with their
+/// answers.
+pub fn together(lists: &[usize], reply: usize) -> Together {
+    match lists.iter().copied().max() {
+        Some(count @ MANY..) => Together { count, context: reply, comes_first: false },
+        _ => Together::default(),
+    }
+}
+
+/// The number of answers that [`generate`] works on at once, of `prompts`.
+pub fn at_once(room: Room<'_>, prompts: usize) -> usize {
+    if prompts < MANY { 1 } else { room.sequences.min(prompts) }
+}
+
+/// The device's side of [`generate`].
+#[derive(Clone, Copy)]
+pub struct Room<'a> {
+    /// The device.
+    pub gpu: &'a Gpu,
+    /// The base on it.
+    pub model: &'a Model<'a>,
+    /// Sequences that there is memory for; their number changes no answer.
+    pub sequences: usize,
+}
+
+impl<'a> Room<'a> {
+    /// The room that `trainer` has planned.
+    pub fn of(trainer: &'a Trainer) -> Room<'a> {
+        let sequences = trainer.plan().sequences.max(1);
+        Room { gpu: trainer.gpu(), model: trainer.model(), sequences }
+    }
+}
+
+/// Generates a greedy answer of at most `max_new_tokens` tokens to each prompt, independently of the others. `before` gets the number of
+/// answers so far, and returns false to stop; the result is then `None`. All ranks together answer `of` prompts, which decides on the
+/// kernels.
 pub async fn generate<E: From<DriveError>>(
-    gpu: &Gpu,
-    model: &Model<'_>,
+    room: Room<'_>,
     base: &OpenBase,
     adapter: &Adapter,
-    prompts: &[&[u32]],
+    (prompts, of): (&[&[u32]], usize),
     max_new_tokens: usize,
-    mut before: impl FnMut(usize) -> Result<bool, E>,
+    before: impl FnMut(usize) -> Result<bool, E>,
 ) -> Result<Option<Vec<Answer>>, E> {
     let Some(longest) = prompts.iter().map(|prompt| prompt.len()).max() else { return Ok(Some(Vec::new())) };
     let lengths = Lengths { context: longest + max_new_tokens, chunk: CHUNK };
-    let workspace = Workspace::stream(gpu, model, lengths, adapter.rank).await;
+    let options = Options { sampling: Sampling::GREEDY, max_new_tokens, stop: Vec::new(), logprobs: None };
+    if of >= MANY {
+        return generate_together(room, lengths, base, adapter, prompts, &options, before).await;
+    }
+    generate_alone(room, lengths, base, adapter, prompts, &options, before).await
+}
+
+async fn generate_alone<E: From<DriveError>>(
+    room: Room<'_>,
+    lengths: Lengths,
+    base: &OpenBase,
+    adapter: &Adapter,
+    prompts: &[&[u32]],
+    options: &Options,
+    mut before: impl FnMut(usize) -> Result<bool, E>,
+) -> Result<Option<Vec<Answer>>, E> {
+    let workspace = Workspace::stream(room.gpu, room.model, lengths, adapter.rank).await;
     let workspace = workspace.map_err(DriveError::from)?;
     let mut generator =
         Generator::new(&workspace, &base.tokenizer, Some(adapter)).map_err(DriveError::from)?;
-    let options = Options { sampling: Sampling::GREEDY, max_new_tokens, stop: Vec::new(), logprobs: None };
     let mut answers = Vec::new();
     for prompt in prompts {
         if !before(answers.len())? {
@@ -134,10 +194,42 @@ pub async fn generate<E: From<DriveError>>(
         }
         // Not even by rounding may an answer depend on what is cached.
         generator.reset();
-        let reply = generator.reply(prompt, &options, |_| ControlFlow::Continue(())).await;
-        let reply = reply.map_err(DriveError::from)?;
-        let ending = Ending::of(&reply);
-        answers.push(Answer { text: reply.text, ending });
+        let reply = generator.reply(prompt, options, |_| ControlFlow::Continue(())).await;
+        answers.push(Answer::of(reply.map_err(DriveError::from)?));
     }
     Ok(Some(answers))
+}
+
+async fn generate_together<E: From<DriveError>>(
+    room: Room<'_>,
+    lengths: Lengths,
+    base: &OpenBase,
+    adapter: &Adapter,
+    prompts: &[&[u32]],
+    options: &Options,
+    mut before: impl FnMut(usize) -> Result<bool, E>,
+) -> Result<Option<Vec<Answer>>, E> {
+    let count = room.sequences.min(prompts.len());
+    let workspace = Workspace::for_sequences(room.gpu, room.model, lengths, adapter.rank, count).await;
+    let workspace = workspace.map_err(DriveError::from)?;
+    let mut replies = Replies::new(&workspace, &base.tokenizer, Some(adapter)).map_err(DriveError::from)?;
+    let all: Vec<(&[u32], &Options)> = prompts.iter().map(|&prompt| (prompt, options)).collect();
+    let mut answers = vec![None; prompts.len()];
+    if !before(0)? {
+        return Ok(None);
+    }
+    let (mut done, mut go_on) = (0, Ok(true));
+    let hear = |of: usize, news: News<'_>| {
+        if let News::Done(reply) = news {
+            answers[of] = Some(Answer::of(reply));
+            done += 1;
+        }
+        // A user who stops the run does not wait for the end of long answers.
+        if matches!(go_on, Ok(true)) && done < answers.len() {
+            go_on = before(done);
+        }
+        if matches!(go_on, Ok(true)) { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    };
+    replies.reply(&all, hear).await.map_err(DriveError::from)?;
+    Ok(if go_on? { answers.into_iter().collect() } else { None })
 }

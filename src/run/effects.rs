@@ -109,9 +109,9 @@ impl Run<'_> {
                 host.on_event(self, RunEvent::Progress { phase: Phase::General, done, of })?;
                 Ok(!host.is_stopping())
             };
-            let (gpu, model, longest) = (self.gpu(), self.model(), longest(self.recipe));
-            let answers =
-                answers::generate::<H::Error>(gpu, model, self.base, adapter, &prompts, longest, before);
+            let (room, longest) = (answers::Room::of(&self.trainer), longest(self.recipe));
+            let all = (&prompts[..], prompts.len());
+            let answers = answers::generate::<H::Error>(room, self.base, adapter, all, longest, before);
             let Some(answers) = answers.await? else { return Ok(Vec::new()) };
             both.push(answers);
         }

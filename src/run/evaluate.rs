@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::answers::Answer;
 use super::compared::Compared;
 use super::grpo::warnings;
+use super::host::{heard, hearing};
 use super::metrics::{Evaluation, MetricsEvent, SampleReply, SourceScores, new_loops};
 use super::{DriveError, Host, Phase, Run, RunEvent, answers};
 use crate::adapter::lora::Adapter;
@@ -44,20 +45,10 @@ impl Run<'_> {
     /// Measures held-out samples in the objective's own way. `None` if the user asked to stop.
     async fn examine<H: Host>(&mut self, host: &mut H) -> Result<Option<BTreeMap<String, f64>>, H::Error> {
         let mut batches = self.batches.take().expect("no step is being decided");
-        let (run, mut failed) = (&*self, None);
-        let mut hear = |phase, done, of| match host.on_event(run, RunEvent::Progress { phase, done, of }) {
-            Ok(()) => !host.is_stopping(),
-            Err(error) => {
-                failed = Some(error);
-                false
-            }
-        };
-        let found = batches.evaluate(&run.trainer, &mut hear).await;
+        let mut failed = None;
+        let found = batches.evaluate(&self.trainer, &mut hearing(self, host, &mut failed)).await;
         self.batches = Some(batches);
-        match failed {
-            Some(error) => Err(error),
-            None => Ok(found.map_err(DriveError::from)?),
-        }
+        heard(found, failed)
     }
 
     /// A warning if replies repeat themselves that did not before training. It is told once for a prompt.
@@ -168,11 +159,10 @@ impl Run<'_> {
         let own: Vec<&[u32]> = prompts.iter().copied().skip(ranks.rank()).step_by(size).collect();
         let longest = self.recipe.eval.max_new_tokens;
         let generated = answers::generate::<H::Error>(
-            self.gpu(),
-            self.model(),
+            answers::Room::of(&self.trainer),
             self.base,
             &adapter,
-            &own,
+            (&own, of),
             longest,
             before,
         )

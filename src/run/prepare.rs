@@ -77,10 +77,12 @@ impl PreparedRun {
         let general = super::general::questions(recipe, base);
         let of_general = general.iter().map(|(_, ids)| ids.len() + super::general::longest(recipe));
         let reply = of_general.chain([longest, with_answer(recipe, &questions)]).max().unwrap_or(0);
-        let mut capacity = Capacity { reply, ..Planned { steps: &steps, samples: &data.train }.bound() };
+        let sequences = super::answers::together(&[prompts.len(), questions.len(), general.len()], reply);
+        let mut capacity =
+            Capacity { reply, sequences, ..Planned { steps: &steps, samples: &data.train }.bound() };
         validation.iter().for_each(|file| file.include(&mut capacity));
         grpo.iter().for_each(|setup| setup.include(&mut capacity));
-        let positions = reply.max(recipe.data.row()).max(capacity.sequences.1);
+        let positions = reply.max(recipe.data.row()).max(capacity.sequences.context);
         let advice = super::advice::advice(recipe, &base.base, &data, &steps);
         Ok(PreparedRun {
             data,

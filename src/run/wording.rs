@@ -1,6 +1,6 @@
 //! Wordings that the program and the web page share.
 
-use crate::data::batch::Capacity;
+use crate::data::batch::{Capacity, Together};
 use crate::data::template::Template;
 use crate::families;
 use crate::recipe::{Recipe, Template as Setting};
@@ -23,7 +23,7 @@ pub fn template(template: &Template, setting: &Setting) -> String {
 pub fn over_memory_limit(recipe: &Recipe, capacity: Capacity, needed: u64, experts: &str) -> String {
     let grouped = |tokens: usize| words::grouped(tokens, ' ');
     let (replies, keys) = match (capacity.reply, capacity.sequences) {
-        (_, (1.., tokens)) => (
+        (_, Together { comes_first: true, context: tokens, .. }) => (
             format!(", and a completion that ends within {} tokens,", grouped(tokens)),
             "grpo.max_completion_length or train.batch_size",
         ),

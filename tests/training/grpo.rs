@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use libtest_mimic::Failed;
 use pollster::block_on;
-use rullama_train::data::batch::Capacity;
+use rullama_train::data::batch::{Capacity, Together};
 use rullama_train::gpu::Gpu;
 use rullama_train::recipe::{Recipe, Syntax};
 use rullama_train::run::checkpoint::Checkpoint;
@@ -94,8 +94,8 @@ fn drive(
     let initial = run::initial_adapter(recipe, &base.base)?.adapter;
     let identity = prepared.identity(&base, &initial);
     let positions = prepared.positions;
-    let longest = prepared.capacity.sequences.1;
-    let capacity = Capacity { sequences: (sequences, longest), ..prepared.capacity };
+    let together = Together { count: sequences, ..prepared.capacity.sequences };
+    let capacity = Capacity { sequences: together, ..prepared.capacity };
     let model = block_on(run::load(gpu, &base.base, recipe, &initial, capacity, positions, |_| ()))?;
     let (dropout, recompute) = (run::dropout(recipe), run::recompute(recipe));
     let trainer = Trainer::new(gpu, &model, &initial, capacity, dropout, recompute)?;
@@ -177,7 +177,7 @@ pub fn failing(gpu: &Gpu) -> Result<(), Failed> {
     let error = PreparedRun::plan(&unknown, &base, Data::read(&unknown, &base)?).err();
     let error = error.ok_or("expected an error")?.to_string();
     check_that(&format!("it names the column: {error}"), error.contains("solution"))?;
-    // The same after two steps.
+    // After two steps, a reward that fails leaves their checkpoint.
     let sound = recipe(dir.path(), &[("data.val_size", "0"), ("train.max_steps", "2")], REWARDS)?;
     let (host, outcome) = drive(gpu, &sound, (None, None), 8)?;
     outcome?;

@@ -85,7 +85,7 @@ async fn draw_own(
         return Ok(Some(Vec::new()));
     }
     let adapter = Adapter { pairs: trainer.adapter().await?, ..initial.clone() };
-    let lengths = Lengths { context: trainer.capacity().sequences.1, chunk: CHUNK };
+    let lengths = Lengths { context: trainer.capacity().sequences.context, chunk: CHUNK };
     let count = trainer.plan().sequences.min(requests.len());
     let (gpu, model) = (trainer.gpu(), trainer.model());
     let workspace = Workspace::for_sequences(gpu, model, lengths, adapter.rank, count).await?;

@@ -2,7 +2,7 @@
 
 use std::sync::Mutex;
 
-use crate::data::batch::{Capacity, IGNORE, MicroBatch, Sample};
+use crate::data::batch::{Capacity, IGNORE, MicroBatch, Sample, Together};
 use crate::data::rollout::Row;
 use crate::recipe::{self, Recipe};
 use crate::rewards::Rewards;
@@ -72,7 +72,8 @@ impl Setup {
         capacity.loss_tokens = capacity.loss_tokens.max(of_batch);
         capacity.step_loss_tokens =
             capacity.step_loss_tokens.max(self.completions * self.keys.max_completion_length);
-        capacity.sequences = (self.completions, self.longest());
+        let context = self.longest().max(capacity.reply);
+        capacity.sequences = Together { count: self.completions, context, comes_first: true };
     }
 
     /// A micro-batch that takes as much memory as any.
