@@ -20,7 +20,7 @@ pub fn evaluations_after(done: usize, every: usize, steps: usize) -> usize {
 /// The work of a run, from which its time follows once the speed of the device is known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Work {
-    /// Tokens of all steps.
+    /// Tokens of all steps; where completions are drawn, as if each were as long as it may be.
     pub tokens: usize,
     /// Evaluations, with that before the first step and that after the last.
     pub evaluations: usize,
@@ -33,11 +33,26 @@ impl Work {
     pub fn of(prepared: &PreparedRun, every: usize, reply: usize) -> Work {
         let (steps, samples) = (&prepared.steps, &prepared.data.train);
         let total = steps.plans.len();
-        let validation: usize = prepared.data.validation.iter().map(|sample| sample.ids.len()).sum();
+        let validation = &prepared.data.validation;
+        let evaluations = 1 + evaluations_after(0, every, total);
+        let replies = prepared.replies();
+        let Some(setup) = &prepared.grpo else {
+            let validation = validation.iter().map(|sample| sample.ids.len()).sum();
+            return Work {
+                tokens: (0..total).map(|index| steps.tokens(samples, index)).sum(),
+                evaluations,
+                evaluation_tokens: evaluation_tokens(validation, replies, reply),
+            };
+        };
+        let keys = &setup.keys;
+        let prompts = steps.plans.iter().flatten().flatten();
+        let group =
+            |&prompt: &usize| keys.num_generations * (samples[prompt].ids.len() + keys.max_completion_length);
         Work {
-            tokens: (0..total).map(|index| steps.tokens(samples, index)).sum(),
-            evaluations: 1 + evaluations_after(0, every, total),
-            evaluation_tokens: evaluation_tokens(validation, prepared.replies(), reply),
+            tokens: prompts.map(group).sum(),
+            evaluations,
+            evaluation_tokens: evaluation_tokens(0, validation.len(), keys.max_completion_length)
+                + evaluation_tokens(0, replies, reply),
         }
     }
 }

@@ -9,7 +9,7 @@ pub enum Phase {
     Completions,
     /// Computing the rewards of completions.
     Rewards,
-    /// Scoring the validation batches.
+    /// Scoring the validation batches, or completing the validation prompts.
     Validation,
     /// Generating the replies to `eval.samples`.
     Replies,

@@ -201,7 +201,9 @@ impl<'a> Learning<'a> {
             return Ok(Some(BTreeMap::new()));
         }
         let requests: Vec<Request> = samples.iter().map(|sample| self.request(sample, None)).collect();
-        let Some(drawn) = draw(trainer, self.base, self.initial, (&requests, 1), hear).await? else {
+        // They are no part of a step.
+        let mut hear = |_: Phase, done: usize, of: usize| hear(Phase::Validation, done, of);
+        let Some(drawn) = draw(trainer, self.base, self.initial, (&requests, 1), &mut hear).await? else {
             return Ok(None);
         };
         let scores = judge(self.setup, self.base, trainer.ranks(), &samples, &drawn)?;
