@@ -24,6 +24,7 @@ use chart::{Chart, Series};
 use text::{duration, escape, grouped, number, percent, setting, small};
 
 pub use range::Range;
+pub use rewards::best_and_worst;
 pub use sweep::{Point, Sweep};
 pub use text::date;
 

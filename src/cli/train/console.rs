@@ -5,9 +5,10 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
-use rullama_train::run::Phase;
+use rullama_train::report;
 use rullama_train::run::metrics::{Effects, Evaluation, History, RunNotice, StepMetrics, Timing};
 use rullama_train::run::pace::{Pace, evaluations_after};
+use rullama_train::run::{Phase, RolloutLine};
 use rullama_train::train::objective::PreferenceMetrics;
 use rullama_train::words;
 use serde_json::{Value, json};
@@ -238,6 +239,13 @@ impl Console {
         if pace.seconds() >= 60.0 {
             self.line("time", &pace.to_string());
         }
+    }
+
+    /// Prints the best and the worst of the completions of a step as JSON. Does nothing where none were drawn for it.
+    pub fn completions(&self, lines: &[RolloutLine]) {
+        let Some(step) = lines.first().map(|line| line.step) else { return };
+        let [best, worst] = report::best_and_worst(lines);
+        self.json(|| json!({ "event": "completions", "step": step, "best": best, "worst": worst }));
     }
 
     /// The time that the steps after `done` take, and the evaluations.

@@ -210,6 +210,7 @@ impl Host for Terminal<'_> {
                     self.completions = lines.to_vec();
                 }
                 self.console.step(metrics, timing, &run.history);
+                self.console.completions(lines);
             }
             RunEvent::Evaluation { evaluation, is_best } => {
                 self.log.event(&MetricsEvent::Evaluation(evaluation.clone()))?;
