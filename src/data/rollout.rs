@@ -37,3 +37,14 @@ pub struct Row {
     /// All columns of the record.
     pub columns: Map<String, Value>,
 }
+
+impl Row {
+    /// The values of some columns in words; `None` where the record has none of them.
+    pub fn texts(&self, columns: &[String]) -> Option<String> {
+        let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        let found =
+            columns.iter().filter_map(|column| self.columns.get(column)).filter(|value| !value.is_null());
+        let texts: Vec<String> = found.map(text).collect();
+        (!texts.is_empty()).then(|| texts.join(", "))
+    }
+}

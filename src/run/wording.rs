@@ -3,7 +3,7 @@
 use crate::data::batch::{Capacity, Together};
 use crate::data::template::Template;
 use crate::families;
-use crate::recipe::{Recipe, Template as Setting};
+use crate::recipe::{LengthReward, Recipe, Reward, RewardKind, Template as Setting};
 use crate::words;
 
 /// Describes the chat template in use. `setting`: the recipe's `data.template`.
@@ -16,6 +16,56 @@ pub fn template(template: &Template, setting: &Setting) -> String {
         (Template::Jinja(_), Setting::File(path)) => path.display().to_string(),
         (Template::Jinja(_), _) => "the base file's own template".into(),
     }
+}
+
+/// The completions of a step in words; `None` for objectives that draw none.
+pub fn tries(recipe: &Recipe) -> Option<String> {
+    let keys = recipe.grpo.as_ref()?;
+    let all = recipe.train.batch_size * recipe.train.gradient_accumulation_steps;
+    let prompts = words::counted(all / keys.num_generations, "prompt");
+    let tokens = words::counted(keys.max_completion_length, "token");
+    let [each, temperature] = [keys.num_generations.to_string(), keys.temperature.to_string()];
+    Some(format!(
+        "{each} completions for each of {prompts} a step, up to {tokens}, at temperature {temperature}"
+    ))
+}
+
+/// A reward in a sentence: its name, and when it gives how much.
+pub fn reward(reward: &Reward) -> String {
+    let value = match &reward.kind {
+        RewardKind::Regex { pattern, full_match: true, .. } => {
+            format!("1 where {pattern} matches the whole text")
+        }
+        RewardKind::Regex { pattern, .. } => format!("1 where {pattern} occurs"),
+        RewardKind::ExactMatch { column, .. } => {
+            format!("1 where the text is that of the column \"{column}\"")
+        }
+        RewardKind::Number { column, .. } => {
+            format!("1 where the last number is that of the column \"{column}\"")
+        }
+        RewardKind::Json { schema: Some(schema), .. } => {
+            format!("1 where the text is JSON as {} asks", schema.display())
+        }
+        RewardKind::Json { .. } => "1 where the text is JSON".into(),
+        RewardKind::ThinkFormat => "1 where the text begins with its only <think>…</think>".into(),
+        RewardKind::Length(LengthReward::Target { target_len }) => {
+            format!("1 at {}, less the further it is from that", words::counted(*target_len, "token"))
+        }
+        RewardKind::Length(LengthReward::Overlong { max_completion_len, soft_punish_cache }) => format!(
+            "falls from 0 at {} to -1 at {max_completion_len}",
+            words::counted(max_completion_len - soft_punish_cache, "token")
+        ),
+        RewardKind::Repetition { max_penalty, .. } => {
+            format!("falls to {max_penalty} where the text repeats itself")
+        }
+        RewardKind::Command { command, .. } => format!("what {} says", command.join(" ")),
+        RewardKind::Url(judge) => format!("what {} at {} says, from 0 to 1", judge.model, judge.url),
+    };
+    let weight = match reward.weight {
+        1.0 => String::new(),
+        weight => format!(", times {weight}"),
+    };
+    format!("{}: {value}{weight}", reward.name())
 }
 
 /// The error for a plan that needs `needed` bytes, more than `train.memory_limit`, for passes up to `capacity`.

@@ -4,8 +4,9 @@ use std::path::Path;
 
 use rullama_train::data::template::Template;
 use rullama_train::recipe::{ObjectiveName, Recipe, Syntax};
-use rullama_train::run::draft::Picked;
-use rullama_train::run::{Data, OpenBase, Ready, Steps};
+use rullama_train::run::draft::{Picked, Proposal};
+use rullama_train::run::pace::Work;
+use rullama_train::run::{Data, OpenBase, Ready, Steps, wording};
 
 fn recipe(data: &str, base: &str) -> Recipe {
     let text = format!(
@@ -181,4 +182,41 @@ fn prompts_of_plain_text_are_continued_as_they_stand() {
     assert_eq!(prompt("train = 'datasets/stories.jsonl'\nformat = 'text'"), "<bos>One day");
     let asked = prompt("train = 'datasets/pirate.jsonl'");
     assert!(asked.starts_with("<bos><|turn>user") && asked.contains("One day"), "{asked}");
+}
+
+#[test]
+fn prompts_get_a_recipe_for_the_rewards_that_were_named() {
+    let text = "[model]\nbase = 'tiny'\n[output]\ndir = 'x'\n[data]\ntrain = 'datasets/sums.jsonl'\n[train]\nobjective = 'grpo'\n\
+                [[rewards]]\nname = 'number'\n[[rewards]]\nname = 'length'\ntarget_len = 10\nweight = 0.1\n";
+    let parse = |text: &str| {
+        let none: [(&str, &str); 0] = [];
+        Recipe::parse(text, Syntax::Toml, "r.toml", &none).unwrap_or_else(|error| panic!("{error}\n{text}"))
+    };
+    let asked = parse(text);
+    let frozen = OpenBase::open(&asked).expect("the tiny base");
+    let file = "datasets/sums.jsonl";
+    let picked = Picked::read(&asked, vec![file.into()], &frozen).expect("prompts");
+    assert_eq!(picked.objective, ObjectiveName::Grpo);
+    let Proposal { recipe: text, words, .. } = Proposal::of(&picked, &asked, &[file], &frozen);
+    let proposed = parse(&text);
+    assert_eq!(proposed.rewards, asked.rewards);
+    assert_eq!(proposed.train.max_steps, Some(60));
+    assert_eq!(proposed.eval.samples.len(), 3, "{text}");
+    assert!(words.starts_with("60 steps, each with 8 completions of 4 prompts"), "{words}");
+    assert_eq!(
+        wording::tries(&proposed).as_deref(),
+        Some("8 completions for each of 4 prompts a step, up to 16 tokens, at temperature 1.5")
+    );
+    let rewards: Vec<String> = proposed.rewards.iter().map(wording::reward).collect();
+    assert_eq!(
+        rewards,
+        [
+            "number: 1 where the last number is that of the column \"answer\"",
+            "length: 1 at 10 tokens, less the further it is from that, times 0.1"
+        ]
+    );
+    let ready = Ready::read(&proposed, &frozen).unwrap_or_else(|error| panic!("{error}"));
+    let work = Work::of(&ready.prepared, 20, 16);
+    // Each of 60 steps has 32 completions of 16 tokens, after prompts.
+    assert!(work.tokens > 60 * 32 * 16, "{work:?}");
 }

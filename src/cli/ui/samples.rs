@@ -4,8 +4,8 @@ use rullama_train::data::batch::Sample;
 use rullama_train::data::compare::Side;
 use rullama_train::data::loss_spans::pieces;
 use rullama_train::data::tokenizer::Tokenizer;
-use rullama_train::recipe::{Recipe, SCHEMA_URL};
-use rullama_train::run::draft::{self, Fit, Names, Picked};
+use rullama_train::recipe::{Recipe, Reward};
+use rullama_train::run::draft::{Picked, Proposal};
 use rullama_train::run::{Data, OpenBase, SourceFile};
 use serde_json::{Value, json};
 
@@ -24,38 +24,30 @@ pub fn read(recipe: &Recipe, files: &[Sent], folder: &std::path::Path) -> Result
     let frozen = OpenBase::named(&recipe.model.base, &recipe.data.template).map_err(anyhow::Error::from)?;
     let names: Vec<&str> = files.iter().map(|file| &file.path[..]).collect();
     let paths = names.iter().map(|name| folder.join(name)).collect();
-    let Picked { data, objective } = Picked::read(recipe, paths, &frozen).map_err(anyhow::Error::from)?;
-    let Data { train: samples, sources, notices, .. } = data;
+    let picked = Picked::read(recipe, paths, &frozen).map_err(anyhow::Error::from)?;
+    let Data { train: samples, sources, .. } = &picked.data;
     if samples.is_empty() {
         return Err(Problem::new(format!(
             "{} has no samples; pick files with at least one",
             names.join(", ")
         )));
     }
-    let fit = Fit::of(&samples, objective, &frozen);
-    let prompts = draft::questions(&samples, &fit, &frozen);
-    let named = Names {
-        base: frozen.base.name(),
-        train: &names,
-        output: &draft::folder(&names),
-        system: frozen.ollama_system.as_deref(),
-    };
-    let header = format!(
-        "#:schema {SCHEMA_URL}\n# {}.\n#\n# recipes/chat.toml of rullama-train documents every key.\n",
-        draft::summary(&fit)
-    );
+    let proposal = Proposal::of(&picked, recipe, &names, &frozen);
+    let expected: Vec<String> = recipe.rewards.iter().flat_map(Reward::columns).collect();
+    let rows = samples.iter().take(ROWS).map(|sample| row(&frozen.tokenizer, sample, &expected));
     Ok(json!({
-        "counts": Counts::of(&samples),
-        "rows": samples.iter().take(ROWS).map(|sample| row(&frozen.tokenizer, sample)).collect::<Vec<_>>(),
+        "counts": Counts::of(samples),
+        "rows": rows.collect::<Vec<_>>(),
         "lengths": samples.iter().map(|sample| sample.ids.len()).collect::<Vec<_>>(),
         "files": sources.iter().map(found).collect::<Vec<_>>(),
-        "warnings": fit.warnings(frozen.base.name(), &notices),
-        "recipe": header + &draft::text(&fit, &named, &prompts),
-        "proposal": fit.proposal(),
+        "warnings": proposal.warnings,
+        "recipe": proposal.recipe,
+        "proposal": proposal.words,
     }))
 }
 
-fn row(tokenizer: &Tokenizer, sample: &Sample) -> Value {
+/// A sample as a row of the table. `expected`: the columns that rewards read.
+fn row(tokenizer: &Tokenizer, sample: &Sample, expected: &[String]) -> Value {
     let mut room = LONGEST_TEXT;
     let mut shortened = Vec::new();
     for piece in pieces(tokenizer, sample) {
@@ -76,6 +68,7 @@ fn row(tokenizer: &Tokenizer, sample: &Sample) -> Value {
         "tokens": sample.ids.len(),
         "loss_tokens": sample.loss_tokens(),
         "pieces": shortened,
+        "expected": sample.row.as_ref().and_then(|row| row.texts(expected)),
     })
 }
 

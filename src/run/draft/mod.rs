@@ -3,12 +3,16 @@
 mod fit;
 mod hub;
 mod picked;
+mod proposal;
+mod tries;
 
 use std::collections::BTreeSet;
 
 pub use fit::Fit;
 use hub::Hub;
 pub use picked::Picked;
+pub use proposal::Proposal;
+use tries::Tries;
 
 use super::OpenBase;
 use crate::data::batch::{IGNORE, Sample};
@@ -45,26 +49,38 @@ pub fn summary(fit: &Fit) -> String {
 
 /// The recipe as TOML, with comments. `prompts` are answered at every evaluation.
 pub fn text(fit: &Fit, names: &Names, prompts: &[String]) -> String {
+    sections(names, prompts, settings(fit, prompts.len()), fit.hub.clone())
+}
+
+/// A recipe of these names, prompts and settings, section by section.
+fn sections(
+    names: &Names,
+    prompts: &[String],
+    settings: Vec<(&'static str, String, String)>,
+    hub: Option<Hub>,
+) -> String {
     let list = |texts: Vec<String>| format!("[{}]", texts.join(", "));
     let train = match names.train {
         [only] => toml_string(only),
         several => list(several.iter().map(|name| toml_string(name)).collect()),
     };
-    let count = prompts.len();
     let prompts = list(prompts.iter().map(|prompt| toml_string(prompt)).collect());
     let mut lines =
         vec![("model.base", toml_string(names.base), String::new()), ("data.train", train, String::new())];
     let ollama = "Ollama puts it in front of every conversation with this base";
     lines.extend(names.system.map(|system| ("data.system", toml_string(system), ollama.to_owned())));
-    lines.extend(settings(fit, count));
+    lines.extend(settings);
     lines.extend([
         ("eval.samples", prompts, "prompts that are answered at every evaluation".into()),
         ("output.dir", toml_string(names.output), String::new()),
         ("output.export", "[\"peft\"]".into(), "or \"gguf-lora\" (llama.cpp, LM Studio), \"mlx\", …".into()),
     ]);
-    lines.extend(fit.hub.clone().map(Hub::line));
+    lines.extend(hub.map(Hub::line));
     let mut text = String::new();
-    for section in ["model", "lora", "data", "train", "eval", "output"] {
+    for section in ["model", "lora", "data", "train", "grpo", "eval", "output"] {
+        if !lines.iter().any(|(key, ..)| key.starts_with(section)) {
+            continue;
+        }
         text += &format!("\n[{section}]\n");
         for (key, value, comment) in &lines {
             let Some(key) = key.strip_prefix(section).and_then(|key| key.strip_prefix('.')) else {

@@ -18,8 +18,8 @@ pub struct Picked {
 }
 
 impl Picked {
-    /// Reads `files` with the settings of `recipe`, whatever the samples' length and objective: examples, or preferences of the kind that
-    /// the first file of preferences has.
+    /// Reads `files` with the settings of `recipe`, whatever the samples' length: as prompts if its objective learns from rewards, and
+    /// otherwise as examples, or as preferences of the kind that the first file of preferences has.
     pub fn read(recipe: &Recipe, files: Vec<PathBuf>, base: &OpenBase) -> Result<Picked, RunError> {
         let mut recipe = recipe.clone();
         recipe.data.train = files;
@@ -27,6 +27,9 @@ impl Picked {
         recipe.data.valid.clear();
         recipe.data.val_size = 0.0;
         recipe.data.max_seq_len = Some(usize::MAX);
+        if recipe.train.objective.name == ObjectiveName::Grpo {
+            return Ok(Picked { data: Data::read(&recipe, base)?, objective: ObjectiveName::Grpo });
+        }
         recipe.train.objective.name = ObjectiveName::Sft;
         let data = match Data::read(&recipe, base) {
             Err(RunError::Dataset(DatasetError { problem: Problem::Preference(_, name), .. })) => {
