@@ -6,7 +6,7 @@
  */
 
 import { BaseError, DeviceLost, RecipeError, TrainError } from "../src/api/errors";
-import type { Base, Check, Data, Event, FileEntry, Samples } from "../src/api/types";
+import type { Base, Check, Completion, Data, Event, FileEntry, Samples } from "../src/api/types";
 import { isNative } from "../src/api/engine";
 import { getValue, setValue } from "../src/ui/toml";
 import type { Native, Reader, Run, Trainer } from "../src/api/index";
@@ -27,8 +27,16 @@ const BUFFER = Number(wish.get("buffer") ?? 2 ** 30);
 const sleep = (ms: number) => new Promise((done) => setTimeout(done, ms));
 const bytes = (text: string) => new TextEncoder().encode(text);
 
+/** Whether a recipe learns from rewards, and their names. */
+const tries = (recipe: string) => getValue(recipe, "train", "objective") === '"grpo"';
+const rewardsOf = (recipe: string) => [...recipe.matchAll(/^\[\[rewards\]\]\nname = "(\w+)"/gm)].map(([, name]) => name!);
+
 function check(recipe: string): Check {
   const lines = recipe.split("\n");
+  if (/^name = "command"/m.test(recipe)) {
+    const message = 'rewards: a browser can neither start a program nor ask a judge, so the reward "command" cannot be had here; remove it, or train with the program: rullama-train RECIPE';
+    throw new RecipeError(message, { key: "rewards" });
+  }
   const wrong = lines.findIndex((line) => line.startsWith("rnak"));
   if (wrong >= 0) {
     const message = `recipe:${wrong + 1}:1: unknown key \`rnak\` in [lora]; did you mean \`rank\`?`;
@@ -44,6 +52,8 @@ function check(recipe: string): Check {
     validation: { samples: 40, tokens: 1486, loss_tokens: 743 },
     work: { tokens: 6000, evaluations: 4, evaluation_tokens: 500 },
     plan: { lines: [{ what: "weights", bytes: 4.1e6 }, { what: "activations", bytes: 21e6 }, { what: "adapter and optimizer", bytes: 3.5e6 }], bytes: 28.6e6 },
+    rewards: tries(recipe) ? rewardsOf(recipe).map((name) => `${name}: 1 where it is right`) : [],
+    tries: tries(recipe) ? "8 completions for each of 4 prompts a step, up to 16 tokens, at temperature 1.5" : null,
     warnings: ["3 samples are there twice"],
   };
 }
@@ -52,10 +62,10 @@ function check(recipe: string): Check {
 async function samples(base: Base, data: Data, recipe: string): Promise<Samples> {
   const whole = getValue(recipe, "output", "dir") !== null; // the engine reads samples without a recipe that lacks what it must have
   (globalThis as { read?: unknown }).read = { recipe: whole ? recipe : "", name: data[0]!.name, text: await data[0]!.file.text() };
-  return read(base, data);
+  return read(base, data, recipe);
 }
 
-async function read(base: Base, data: Data): Promise<Samples> {
+async function read(base: Base, data: Data, asked: string): Promise<Samples> {
   const text = (await Promise.all(data.map(({ file }) => file.text()))).join("\n");
   const lines = text.split("\n").filter((line) => line.trim() !== "");
   if (base.kind === "file" && base.file.name.includes("wrong")) throw new BaseError(`${base.file.name}: the architecture "mine" is not known; choose another base`);
@@ -64,15 +74,15 @@ async function read(base: Base, data: Data): Promise<Samples> {
   if (broken >= 0) throw new TrainError(`${data[0]!.name} line ${broken + 1}: broken JSON; correct that line`);
   const rows = lines.slice(0, 1000).map((line, i) => {
     const half = Math.ceil(line.length / 2);
-    const pieces = [{ text: line.slice(0, half), loss: false }, { text: line.slice(half), loss: true }];
-    return { origin: `line ${i + 1}`, side: null, tokens: line.length, loss_tokens: line.length - half, pieces };
+    const pieces = tries(asked) ? [{ text: line, loss: false }] : [{ text: line.slice(0, half), loss: false }, { text: line.slice(half), loss: true }];
+    return { origin: `line ${i + 1}`, side: null, tokens: line.length, loss_tokens: tries(asked) ? 0 : line.length - half, pieces, expected: tries(asked) ? "29" : null };
   });
   const lengths = lines.map((line) => line.length);
   const tokens = lengths.reduce((sum, length) => sum + length, 0);
   const train = data.map(({ name }) => JSON.stringify(name)).join(", ");
-  const recipe = `[model]\nbase = ${JSON.stringify(base.kind === "file" ? base.file.name : "tiny")}\n\n[lora]\nrank = 16\n\n[data]\ntrain = ${data.length === 1 ? train : `[${train}]`}\nval_size = 0\nmax_seq_len = 128\n\n[train]\nepochs = 8\nlearning_rate = 2e-4\n\n[eval]\nsamples = ["Hello!"]\n`;
+  const recipe = `[model]\nbase = ${JSON.stringify(base.kind === "file" ? base.file.name : "tiny")}\n\n[lora]\nrank = 16\n\n[data]\ntrain = ${data.length === 1 ? train : `[${train}]`}\nval_size = 0\nmax_seq_len = 128\n\n[train]\nepochs = 8\nlearning_rate = 2e-4\n\n${tries(asked) ? 'objective = "grpo"\n\n[grpo]\nnum_generations = 8\n\n' : ""}[eval]\nsamples = ["Hello!"]\n${asked.slice(asked.indexOf("\n[[rewards]]") < 0 ? asked.length : asked.indexOf("\n[[rewards]]"))}`;
   const proposal = `60 steps (8 epochs of ${lines.length} samples) at a learning rate of 2e-4`;
-  return { counts: { samples: lines.length, tokens, loss_tokens: Math.floor(tokens / 2) }, rows, lengths, files: [], warnings: [], recipe, proposal };
+  return { counts: { samples: lines.length, tokens, loss_tokens: tries(asked) ? 0 : Math.floor(tokens / 2) }, rows, lengths, files: [], warnings: [], recipe, proposal };
 }
 
 /** Number of trainers that were closed. */
@@ -156,10 +166,13 @@ class FakeRun implements Run {
       const learning_rate = 4e-3 * Math.cos((Math.PI / 2) * (step / STEPS)) ** 2;
       const ranking = COMPARES ? { "rewards/margins": step / 10, "rewards/accuracies": step < 4 ? 0.5 : 1 } : { "rewards/margins": null, "rewards/accuracies": null };
       const common = { ...ranking, step, loss, accuracy: 0.9, grad_norm: 0.4, update_ratio: 0.01, learning_rate, tokens: 250, skipped: false };
-      this.#lines.push(JSON.stringify({ event: "step", ...common }));
+      const rewards = this.#rewards(Math.min(1, 0.4 + step / 20));
+      this.#lines.push(JSON.stringify({ event: "step", ...common, ...rewards }));
       const speed = 330 + 20 * Math.sin(step);
       this.#timing.push(JSON.stringify({ step, time: 0, seconds: 0.7, tokens_per_second: speed }));
-      yield { event: "step", ...common, smoothed, seconds: PAUSE / 1000, tokens_per_second: speed };
+      if (tries(this.recipe)) yield { event: "phase", phase: "completions", done: 3, of: 32 };
+      yield { event: "step", ...common, rewards, smoothed, seconds: PAUSE / 1000, tokens_per_second: speed };
+      if (tries(this.recipe)) yield { event: "completions", step, ...completions(rewardsOf(this.recipe)) };
       if (step % 8 === 0) yield* this.#evaluate(0.4 + 6 * Math.exp(-step / 6));
       if (step % SAVE === 0) yield { event: "checkpoint", step, files: await this.#files() };
     }
@@ -169,15 +182,32 @@ class FakeRun implements Run {
     yield { event: "done", step: this.#step, adapter_of_step: this.#step, stopped, refused: null, adapter, files: stopped ? files : [{ path: "report.html", bytes: bytes("<h1>Report</h1>") }], seconds: 1 };
   }
 
+  /** Measurements of completions whose mean reward is `reward`. */
+  #rewards(reward: number): Record<string, number> {
+    if (!tries(this.recipe)) return {};
+    const each = rewardsOf(this.recipe).map((name, i) => [`rewards/${name}/mean`, reward / (i + 1)]);
+    return { reward, reward_std: 0.4, frac_reward_zero_std: 1 - reward, ...Object.fromEntries(each), "completions/mean_length": 9, "completions/clipped_ratio": 0.1 };
+  }
+
   async *#evaluate(loss: number): AsyncGenerator<Event> {
     const [step, prompt] = [this.#step, "What is the capital of Peru?"];
     yield { event: "phase", phase: "validation", done: 1, of: 2 };
     const reply = `The capital of Peru is Lima.${step > 0 && !wish.get("same") ? " Aye, matey!" : ""}`;
     const ranking = { "eval_rewards/margins": COMPARES ? step / 8 : null, "eval_rewards/accuracies": COMPARES ? (step === 0 ? 0.25 : 1) : null };
-    this.#lines.push(JSON.stringify({ event: "evaluation", step, eval_loss: loss, ...ranking, replies: [{ prompt, reply }] }));
-    yield { event: "eval", step, best: true, ...ranking, scores: { eval_loss: loss, eval_perplexity: Math.exp(loss), eval_accuracy: 0.9, eval_tokens: 743 } };
+    const scores = tries(this.recipe) ? null : { eval_loss: loss, eval_perplexity: Math.exp(loss), eval_accuracy: 0.9, eval_tokens: 743 };
+    const rewards = Object.fromEntries(Object.entries(this.#rewards(wish.get("same") ? 0.5 : step === 0 ? 0.475 : 0.975)).map(([name, value]) => [`eval_${name}`, value]));
+    this.#lines.push(JSON.stringify({ event: "evaluation", step, ...(scores && { eval_loss: loss }), ...ranking, ...rewards, replies: [{ prompt, reply }] }));
+    yield { event: "eval", step, best: true, ...ranking, rewards, scores };
     yield { event: "sample", step, prompt, reply };
   }
+}
+
+/** A right and a wrong completion. */
+function completions(names: string[]): { best: Completion[]; worst: Completion[] } {
+  const one = (completion: string, reward: number): Completion => {
+    return { prompt: "9 and 20 make how many?", completion, tokens: 4, finished: reward > 0, reward, rewards: Object.fromEntries(names.map((name) => [name, reward])), advantage: reward - 0.5 };
+  };
+  return { best: [one("9 + 20 = 29", 1)], worst: [one("20 - 9 = 11", 0)] };
 }
 
 /** The program behind the page, if the page is marked so. */

@@ -140,7 +140,11 @@ impl App {
     /// The samples as a table, and a recipe that fits them. A mistake in the page's recipe does not matter here.
     pub fn samples(&self, task: &Task) -> Result<Value, Problem> {
         let any = || Task { recipe: samples::ANY_RECIPE.into(), ..task.clone() };
-        let prepared = self.prepare(task, &[], None, None).or_else(|_| {
+        let prepared = self.prepare(task, &[], None, None).or_else(|problem| {
+            // Without its rewards, samples would be read as something else.
+            if problem.is_of("rewards") {
+                return Err(problem);
+            }
             let any = any();
             let base = self.folders.base(&any.base)?;
             let files = self.uploads.staged(&any.files, None)?;

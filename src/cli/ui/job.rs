@@ -106,6 +106,8 @@ fn check(gpu: &Gpu, what: &Allowed) -> Result<Check, Problem> {
         validation: Counts::of(&data.validation),
         work: Work::of(prepared, recipe.eval.steps, recipe.eval.max_new_tokens),
         plan: types::plan(&plan),
+        rewards: recipe.rewards.iter().map(wording::reward).collect(),
+        tries: wording::tries(recipe),
         warnings: loaded.notices.iter().chain(&prepared.advice).cloned().chain(notices).collect(),
     })
 }

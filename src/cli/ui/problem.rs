@@ -40,6 +40,11 @@ impl Problem {
         Problem { kind: "recipe", key: Some(key.into()), ..Problem::new(message) }
     }
 
+    /// Whether it is about a key of this section of the recipe.
+    pub fn is_of(&self, section: &str) -> bool {
+        self.key.as_ref().is_some_and(|key| key.starts_with(section))
+    }
+
     /// A request that has to wait for something else.
     pub fn busy(message: impl Into<String>) -> Problem {
         Problem { status: 409, ..Problem::new(message) }

@@ -154,6 +154,8 @@ pub struct Check {
     pub validation: Counts,
     pub work: Work,
     pub plan: Value,
+    pub rewards: Vec<String>,
+    pub tries: Option<String>,
     pub warnings: Vec<String>,
 }
 

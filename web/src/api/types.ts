@@ -4,6 +4,7 @@ import type { Event as AnyEvent, FileEntry } from "./wasm/rullama_train_web";
 
 export type {
   Check,
+  Completion,
   Counts,
   FileEntry,
   GpuInfo,

@@ -22,6 +22,8 @@ export interface KeptRun {
   after: number | null;
   /** How it ranks pairs, if its objective compares answers. */
   ranking?: { margin: Change; ranked: Change };
+  /** Its reward, if it learns from rewards. */
+  reward?: Change;
   /** Time of the steps. */
   seconds: number;
   /** Time from the click to the end, if the page saw both. */

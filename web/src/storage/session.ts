@@ -1,6 +1,7 @@
 /** Storage of the user's choices, so that a reload restores them. */
 
 import type { Picked } from "../ui/columns";
+import type { Learning } from "../ui/learn";
 import type { Row } from "../ui/sheet";
 import { list, read, remove, write } from "./opfs";
 
@@ -10,7 +11,7 @@ const FILE = `${FOLDER}/session.json`;
 /** The stored choices. */
 export interface Session {
   base: { kind: "tiny" } | { kind: "file"; name: string } | { kind: "url"; url: string } | { kind: "named"; name: string };
-  data: { kind: "task"; task: string } | { kind: "sheet"; rows: Row[] } | { kind: "files"; picked?: Picked } | { kind: "pasted"; text: string; picked?: Picked };
+  data: { kind: "task"; task: string } | ({ kind: "sheet"; rows: Row[] } | { kind: "files"; picked?: Picked } | { kind: "pasted"; text: string; picked?: Picked }) & { learn?: Learning };
   recipe: string;
   /** Whether the recipe is one that the page made and the user has not changed. */
   automatic?: boolean;

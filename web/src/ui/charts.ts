@@ -1,50 +1,11 @@
 /** Live charts of losses, learning rate and tokens per second, with text for screen readers and a table. */
 
+import { chart } from "./chart";
 import { el } from "./dom";
 import { count, decimal, percent, scientific, share } from "./format";
 import { compares, type History } from "./history";
-import { plot, type Series, type Stroke } from "./plot";
-
-interface Line extends Stroke {
-  label: string;
-}
-
-interface Chart {
-  figure: HTMLElement;
-  draw(steps: number[], lines: Series[], words: string[], last: number): void;
-}
-
-/** A figure with a chart and a caption, which is the legend with the latest values. */
-function chart(title: string, lines: Line[], height: number, wide: boolean, tick: (value: number) => string): Chart {
-  const values = lines.map(() => el("span"));
-  const legend = lines.map((line, i) => {
-    const swatch = el("i");
-    swatch.style.color = `var(${line.color})`;
-    swatch.style.opacity = String(line.alpha ?? 1);
-    values[i]!.append(swatch, line.label);
-    return values[i]!;
-  });
-  let [steps, drawn, spoken]: [number[], Series[], string[]] = [[], [], []];
-  const legends = (texts: string[]) => texts.forEach((text, i) => values[i]!.replaceChildren(values[i]!.firstChild!, `${lines[i]!.label} ${text}`));
-  /** Shows the values at the pointer, or the latest ones. */
-  const at = (index: number | null) => {
-    if (index === null) return legends(spoken);
-    const here = drawn.map((line) => line[index]);
-    legends(here.map((value, i) => (value == null ? "—" : `${tick(value)}${i === 0 ? ` at step ${steps[index]}` : ""}`)));
-  };
-  const { picture, draw } = plot(lines, { height, tick, at });
-  const figure = el("figure", wide ? { class: "wide" } : {}, el("figcaption", {}, el("b", {}, title), ...legend), picture);
-  return {
-    figure,
-    draw(xs, ys, words, last) {
-      [steps, drawn, spoken] = [xs, ys, words];
-      draw(xs, ys, last);
-      legends(words);
-      const described = words.map((text, i) => `${lines[i]!.label} ${text}`.trim());
-      picture.setAttribute("aria-label", `${title}: ${described.join(", ")}`);
-    },
-  };
-}
+import { rewardCharts } from "./reward-charts";
+import { learns } from "./rewards";
 
 /** Adds the charts to `place`. */
 export function charts(place: HTMLElement) {
@@ -67,6 +28,7 @@ export function charts(place: HTMLElement) {
   ];
   const margin = chart("Reward margin", both, 130, false, (value) => String(Number(value.toPrecision(3))));
   const ranked = chart("Pairs ranked right", both, 130, false, percent);
+  const rewards = rewardCharts(place);
   const body = el("div");
   const table = el("details", { class: "values" }, el("summary", {}, "Show as a table"), body);
   const all = [loss, margin, ranked, rate, speed];
@@ -95,6 +57,7 @@ export function charts(place: HTMLElement) {
         [decimal(end?.loss ?? null), decimal(end?.smoothed ?? null), decimal(history.evals.at(-1)?.loss ?? null)],
         all,
       );
+      loss.figure.hidden = rewards.draw(history, all); // which says nothing about progress then
       for (const one of [margin, ranked]) one.figure.hidden = !compares(history);
       if (compares(history)) {
         const [first, second] = ["rewards/margins", "rewards/accuracies"] as const;
@@ -123,19 +86,22 @@ function valuesTable() {
   let known: History | null = null;
   let filled = 0;
   let ranks: boolean | null = null;
+  let tries = false;
   const row = (history: History, point: History["steps"][number]) => {
     const validation = history.evals.find((one) => one.step === point.step)?.loss ?? null;
     const speed = point.tokens_per_second === null ? "—" : count(point.tokens_per_second);
     const cells = [String(point.step), decimal(point.loss), decimal(validation), share(point.accuracy), decimal(point.grad_norm), scientific(point.learning_rate), speed];
+    if (tries) cells.splice(1, 0, decimal(point.rewards?.["reward"] ?? null, 3), decimal(history.evals.find((one) => one.step === point.step)?.rewards?.["reward"] ?? null, 3));
     if (ranks) cells.push(decimal(point["rewards/margins"] ?? null), share(point["rewards/accuracies"]));
     return el("tr", {}, ...cells.map((text) => el("td", {}, text)));
   };
   return {
     element: el("div", { tabindex: "0", role: "region", "aria-label": "Values of every step" }, el("table", {}, el("thead", {}, header), rows)),
     fill(history: History) {
-      if (history !== known || compares(history) !== ranks) {
-        [known, filled, ranks] = [history, 0, compares(history)];
-        const names = ranks ? [...head, "Reward margin", "Ranked right"] : head;
+      if (history !== known || compares(history) !== ranks || learns(history) !== tries) {
+        [known, filled, ranks, tries] = [history, 0, compares(history), learns(history)];
+        const [step, ...others] = ranks ? [...head, "Reward margin", "Ranked right"] : head;
+        const names = [step!, ...(tries ? ["Reward", "Validation reward"] : []), ...others];
         header.replaceChildren(...names.map((text) => el("th", { scope: "col" }, text)));
         rows.replaceChildren();
       }
@@ -144,7 +110,9 @@ function valuesTable() {
       // The evaluation of a step arrives after the step.
       const last = history.evals.at(-1);
       const at = last && [...rows.rows].find((one) => one.cells[0]!.textContent === String(last.step));
-      if (last && at) at.cells[2]!.textContent = decimal(last.loss);
+      if (!last || !at) return;
+      if (tries) at.cells[2]!.textContent = decimal(last.rewards?.["reward"] ?? null, 3);
+      at.cells[tries ? 4 : 2]!.textContent = decimal(last.loss);
     },
   };
 }

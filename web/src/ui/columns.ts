@@ -30,6 +30,13 @@ export function columnsOf({ table }: Understood, { columns }: Picked): [string, 
   return [table.names[question]!, table.names[answer]!];
 }
 
+/** The columns of question and answer, whatever their names are; null without a table of two. */
+export function bothOf(found: Understood, picked: Picked): [string, string] | null {
+  const { table } = found;
+  if (!table || table.names.length < 2) return null;
+  return columnsOf(found, picked) ?? (guessColumns(table.names).map((i) => table.names[i]!) as [string, string]);
+}
+
 /** The value of `data.fields` for two columns. */
 export const fieldsOf = ([question, answer]: [string, string]) => `{ prompt = ${quote(question)}, completion = ${quote(answer)} }`;
 
@@ -58,9 +65,8 @@ function tableParts(found: Understood, picked: Picked, changed: (picked: Picked)
   box.checked = heading;
   box.addEventListener("change", () => changed({ reading: "table", heading: box.checked }));
   const parts: HTMLElement[] = [el("label", { class: "pick" }, box, " The first row names the columns")];
-  const columns = columnsOf(found, picked);
-  if (names.length < 2) return parts;
-  const shown = columns ?? (guessColumns(names).map((i) => names[i]!) as [string, string]);
+  const shown = bothOf(found, picked);
+  if (!shown) return parts;
   const selects = ["question", "answer"].map((part, i) => {
     const select = el("select", { id: `column-${part}` }, ...names.map((name) => el("option", { value: name }, name)));
     select.value = shown[i]!;

@@ -62,6 +62,7 @@ export function comparison(runs: KeptRun[]): HTMLElement {
           row("Pairs ranked right", runs.map(({ ranking }) => (ranking ? `${share(ranking.ranked.before)} → ${share(ranking.ranked.after)}` : "—"))),
         ]
       : []),
+    ...(runs.some((run) => run.reward) ? [row("Reward", runs.map(({ reward }) => (reward ? `${decimal(reward.before, 2)} → ${decimal(reward.after, 2)}` : "—")))] : []),
     row("Steps", runs.map((run) => String(run.steps))),
     row("Time", runs.map((run) => duration(run.seconds))),
     ...different.map((key) => row(key, all.map((one) => one.get(key) ?? "—"))),

@@ -4,12 +4,14 @@ import type { Data, Samples } from "../api/index";
 import { loadSamples, saveSamples, type Session } from "../storage/session";
 import { alertUser, words } from "./alert";
 import { adopt, isAutomatic, setName, takeAsMade } from "./automatic";
-import { columnsOf, fieldsOf, showReading, type Picked } from "./columns";
+import { bothOf, columnsOf, fieldsOf, showReading, type Picked } from "./columns";
+import { guessColumns } from "./cells";
 import { button, byId, choice, el } from "./dom";
 import { bytes } from "./format";
 import { readFiles, rowsOf } from "./files";
+import { EXPECTED, expects, learnChoice, namesOf, withReward, type Learning } from "./learn";
 import { understand, type Understood } from "./pasted";
-import { MOST_ROWS, linesOf, rowsIn, sheet, type Row } from "./sheet";
+import { MOST_ROWS, linesOf, rowsIn, sheet, type Answers, type Row } from "./sheet";
 import { base, data, phase, recipe, table } from "./state";
 import { TASKS, samples } from "./tasks";
 import { samplesTable } from "./samples";
@@ -42,6 +44,14 @@ export const given = (): Data => own;
 /** The value of `data.fields` for columns that the user or the page has picked; null for none. */
 let fields: string | null = null;
 
+/** The reward that own samples are learnt from; null to imitate their answers. */
+let learning: Learning | null = null;
+/** The column with the expected answers of the samples in use. */
+let expected = EXPECTED;
+
+/** The part of a session that says it. */
+const learnt = () => (learning === null ? {} : { learn: learning });
+
 /** A recipe for reading the samples: the current one, but for own samples none that the page itself made for others. */
 export function readingRecipe(): string {
   const now = recipe.get();
@@ -49,7 +59,8 @@ export function readingRecipe(): string {
   const names = data.get().map(({ name }) => name);
   // Without all that a recipe must have, the engine would read the samples with another one.
   const empty = `[model]\nbase = ${getValue(now, "model", "base") ?? '"tiny"'}\n\n[data]\ntrain = ${quoteList(names)}\n\n[output]\ndir = "runs/mine"\n`;
-  return withFields(empty);
+  const fitting = withFields(empty);
+  return learning === null ? fitting : withReward(fitting, learning, expected);
 }
 
 const withFields = (text: string) => (fields === null ? text : setValue(text, "data", "fields", fields));
@@ -63,6 +74,25 @@ function proposed(found: Samples): string {
   return own ?? withFields(found.recipe);
 }
 
+/** Largest file whose names of columns are offered. */
+const MOST_NAMED = 16 * 2 ** 20;
+
+/** What the answers of a sheet are for. */
+const answersFor = (learning: Learning | null): Answers => (learning === null ? "completion" : expects(learning) ? "expected" : "none");
+
+/** The value of `data.fields` where only the prompt is read by name; null if it has the usual one. */
+const promptField = ([question]: [string, string]) => (question === "prompt" ? null : `{ prompt = ${quote(question)} }`);
+
+/** The column of records with what is expected: the one that the user has picked, or the likeliest. */
+const expectedIn = (names: string[], picked: string | undefined): string =>
+  picked !== undefined && names.includes(picked) ? picked : names.length === 0 || names.includes(EXPECTED) ? EXPECTED : names[guessColumns(names)[1]]!;
+
+/** Conversations of one turn as prompts with an expected answer; other samples as they are. */
+function asPrompts(given: Data, found: Understood | null): Data {
+  const pairs = found?.reading === "conversation" ? rowsIn(found.text) : null;
+  return pairs ? given.map(({ name }) => ({ name, file: new Blob([linesOf(pairs, "expected").text]) })) : given;
+}
+
 /** Starts the section. `changed` is called when the user picks samples. */
 export function dataSection(changed: () => void) {
   const select = byId<HTMLSelectElement>("data-task");
@@ -70,17 +100,18 @@ export function dataSection(changed: () => void) {
   const pasted = byId<HTMLTextAreaElement>("data-pasted");
   for (const [name, task] of Object.entries(TASKS)) select.append(el("option", { value: name }, task.title));
 
-  /** Uses these samples and sets their names in the recipe. `found`: how their text was read. */
-  const use = (picked: Data, found: Understood | null = null, again: (said: Picked) => void = () => {}) => {
+  /** Uses these samples and sets their names in the recipe. `found`: how their text was read; `names`: those of the columns of records. */
+  const use = (given: Data, found: Understood | null = null, again: (said: Picked) => void = () => {}, names: string[] = []) => {
+    const picked = learning === null ? given : asPrompts(given, found);
     const large = picked.find(({ file }) => file.size > MOST_BYTES);
     if (large) {
       alertUser(`${large.name} has ${bytes(large.file.size)}, but a browser reads samples of up to ${bytes(MOST_BYTES)}; take a part of it, or train with the program.`);
       return;
     }
-    const names = picked.map((file) => file.name);
-    if (names.length > 0) setName("data", "train", names.length === 1 ? quote(names[0]!) : quoteList(names));
+    const files = picked.map((file) => file.name);
+    if (files.length > 0) setName("data", "train", files.length === 1 ? quote(files[0]!) : quoteList(files));
     const said = ("picked" in dataSession && dataSession.picked) || {};
-    const columns = found && columnsOf(found, said);
+    const columns = found && (learning === null ? columnsOf(found, said) : bothOf(found, said));
     const repair = (text: string) => {
       pasted.value = text;
       usePasted();
@@ -88,11 +119,34 @@ export function dataSection(changed: () => void) {
     showReading(found, said, again, repair);
     const pairs = found && found.reading !== "text" && dataSession.kind === "pasted" ? rowsIn(pasted.value) : null;
     if (pairs && pairs.length > 0 && pairs.length <= MOST_ROWS) byId("reading").append(button("Edit in the sheet", () => toSheet(pairs)));
-    fields = columns && fieldsOf(columns);
+    fields = columns && (learning === null ? fieldsOf(columns) : promptField(columns));
+    if (learning !== null) expected = columns?.[1] ?? expectedIn(names, learning.column);
+    learn.show(dataSession.kind === "task" ? null : { learning, names: columns ? [] : names, column: expected });
     if (fields !== null && !isAutomatic()) setName("data", "fields", fields);
     data.set(picked);
     changed();
   };
+
+  /** Uses the samples again, after the user has said what they are learnt from. */
+  const learn = learnChoice((chosen) => {
+    const before = { learning, recipe: recipe.get(), own: !isAutomatic() };
+    const anew = (one: Learning | null) => {
+      learning = one;
+      rows.answers(answersFor(learning));
+      if (dataSession.kind === "sheet") useSheet(rows.rows());
+      else if (dataSession.kind === "pasted") usePasted();
+      else if (dataSession.kind === "files") void take(own, dataSession.picked ?? {});
+    };
+    takeAsMade(); // the proposal follows once the samples are read
+    anew(chosen);
+    if (!before.own) return;
+    const undo = () => {
+      anew(before.learning);
+      recipe.set(before.recipe);
+      changed();
+    };
+    alertUser("A recipe for this has replaced the one that you changed.", { text: "Use mine again", act: undo });
+  });
 
   /** Replaces the recipe by the example's, for the picked base. The user's own changes can be taken back. */
   const useRecipe = (text: string) => {
@@ -122,13 +176,15 @@ export function dataSection(changed: () => void) {
 
   /** Reads files; `said`: what the user says about them. */
   const take = async (picked: Data, said: Picked): Promise<void> => {
-    dataSession = { kind: "files", picked: said };
+    dataSession = { kind: "files", picked: said, ...learnt() };
     own = picked;
     const { data: read, found } = await readFiles(picked, said);
-    use(read, found, (other) => void take(picked, other));
+    const [first] = read;
+    const names = learning !== null && first && /\.(jsonl|ndjson|json)$/i.test(first.name) && first.file.size <= MOST_NAMED ? namesOf(await first.file.text()) : [];
+    use(read, found, (other) => void take(picked, other), names);
   };
   const useFiles = async (given?: File[], said: Picked = {}) => {
-    dataSession = { kind: "files" };
+    dataSession = { kind: "files", ...learnt() };
     const picked = (given ?? [...(files.files ?? [])]).map((file) => ({ name: file.name, file }));
     if (picked.length === 0) return take(await loadSamples(), said); // the files of the last visit
     await take(picked, {});
@@ -141,15 +197,16 @@ export function dataSection(changed: () => void) {
 
   const usePasted = (said: Picked = ("picked" in dataSession && dataSession.picked) || {}) => {
     const text = pasted.value;
-    dataSession = { kind: "pasted", text, picked: text.trim() ? said : {} };
+    dataSession = { kind: "pasted", text, picked: text.trim() ? said : {}, ...learnt() };
     const found = text.trim() ? understand(text, said) : null;
-    use(found ? [{ name: found.name, file: new Blob([found.text]) }] : [], found, usePasted);
+    const names = found?.reading === "json" ? namesOf(found.text) : [];
+    use(found ? [{ name: found.name, file: new Blob([found.text]) }] : [], found, usePasted, names);
   };
 
   let rowsTyped = 0;
   const useSheet = (rows: Row[]) => {
-    dataSession = { kind: "sheet", rows: rows.filter((row) => row.some((text) => text !== "")) };
-    const { text, count: filled } = linesOf(rows);
+    dataSession = { kind: "sheet", rows: rows.filter((row) => row.some((text) => text !== "")), ...learnt() };
+    const { text, count: filled } = linesOf(rows, answersFor(learning));
     use(filled > 0 ? [{ name: "sheet.jsonl", file: new Blob([text]) }] : []);
   };
   const rows = sheet(byId("sheet"), () => {
@@ -166,7 +223,10 @@ export function dataSection(changed: () => void) {
     useSheet(found);
     byId("sheet").querySelector("textarea")?.focus();
   };
-  phase.watch((now) => rows.disable(now !== "idle"));
+  phase.watch((now) => {
+    rows.disable(now !== "idle");
+    learn.disable(now !== "idle");
+  });
 
   /** The example whose recipe was used last. */
   let last = "";
@@ -244,11 +304,17 @@ export function dataSection(changed: () => void) {
     changed();
   });
 
+  const setLearning = (one: Learning | null) => {
+    learning = one;
+    rows.answers(answersFor(one));
+  };
+
   return {
     /** Restores the samples of a session. Does not change the recipe. */
     async restore(session: Session["data"], settings: [string, string][] = []) {
       waiting = settings;
       dataSession = session;
+      setLearning(session.kind === "task" ? null : (session.learn ?? null));
       kinds.pick(session.kind);
       if (session.kind === "task") {
         select.value = last = session.task;
@@ -279,8 +345,9 @@ export function dataSection(changed: () => void) {
       await useTask(name, true);
     },
     /** Uses samples of a link, with its settings. */
-    usePastedText(text: string, said: Picked = {}, settings: [string, string][] = []) {
+    usePastedText(text: string, said: Picked = {}, settings: [string, string][] = [], learn: Learning | null = null) {
       takeAsMade();
+      setLearning(learn);
       waiting = settings;
       kinds.pick("pasted");
       pasted.value = text;

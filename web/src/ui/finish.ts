@@ -35,18 +35,25 @@ export function showFinish(): void {
   const all = run.waited ?? 0;
   const more = all > run.seconds + 2 ? `, ${duration(all)} with loading and replies` : "";
   const time = `${plural(run.steps, "step")} in ${duration(run.seconds)}${more}.`;
-  const foot = el("p", { class: "note" }, `Loss ${lossOf(run.before)} → ${lossOf(run.after)}. ${said}`);
+  const reward = run.reward;
+  const measured = reward ? `Reward ${decimal(reward.before, 2)} → ${decimal(reward.after, 2)}. The higher it is, the better its answers are judged.` : `Loss ${lossOf(run.before)} → ${lossOf(run.after)}. ${said}`;
+  const foot = el("p", { class: "note" }, measured);
   // Success is what the model says, not its loss.
   const same = run.replies.length > 0 && run.replies.every(({ before, after }) => before === after);
-  const better = run.before === null || run.after === null || run.after < run.before;
-  const good = run.replies.length > 0 ? !same : better;
-  const words = same
-    ? "The replies have not changed: it has not learned your samples yet."
-    : run.replies.length > 0
-      ? "It answers differently now."
-      : better
-        ? "It predicts your samples better now."
-        : "It does not predict your samples better than before.";
+  const rises = reward && (reward.before === null || reward.after === null || reward.after > reward.before);
+  const better = rises ?? (run.before === null || run.after === null || run.after < run.before);
+  const good = reward ? better : run.replies.length > 0 ? !same : better;
+  const words = reward
+    ? better
+      ? "Its answers get more reward now."
+      : "Its answers get no more reward than before."
+    : same
+      ? "The replies have not changed: it has not learned your samples yet."
+      : run.replies.length > 0
+        ? "It answers differently now."
+        : better
+          ? "It predicts your samples better now."
+          : "It does not predict your samples better than before.";
   const head = el("p", { class: "change" }, words);
   place.classList.toggle("unchanged", !good);
   const preferred = margin && el("p", { class: "change" }, el("span", {}, "Reward margin "), decimal(margin.before, 2), " → ", el("b", {}, decimal(margin.after, 2)));

@@ -2,6 +2,8 @@
 
 import type { Event, FileEntry } from "../api/index";
 import type { Change } from "../storage/runs";
+import { measured, type Measured } from "./rewards";
+import type { Tried } from "./tried";
 
 export interface StepPoint {
   step: number;
@@ -14,11 +16,15 @@ export interface StepPoint {
   /** For objectives that compare answers: reward of the chosen less that of the rejected ones, and fraction of pairs ranked right. */
   "rewards/margins"?: number | null;
   "rewards/accuracies"?: number | null;
+  /** For objectives that learn from rewards: measurements of completions. */
+  rewards?: Measured;
 }
 
 export interface EvalPoint {
   step: number;
-  loss: number;
+  /** Null where the samples are prompts, which have no loss. */
+  loss: number | null;
+  rewards?: Measured;
   margin: number | null;
   ranked: number | null;
 }
@@ -28,16 +34,19 @@ export interface History {
   evals: EvalPoint[];
   replies: { step: number; prompt: string; reply: string }[];
   notices: { step: number; notice: string }[];
+  /** The best and the worst completions of the last step; they are in no file. */
+  tried: Tried | null;
 }
 
-export const emptyHistory = (): History => ({ steps: [], evals: [], replies: [], notices: [] });
+export const emptyHistory = (): History => ({ steps: [], evals: [], replies: [], notices: [], tried: null });
 
 /** Adds an event to the history. */
 export function record(history: History, event: Event): void {
   if (event.event === "step") history.steps.push(event);
   else if (event.event === "sample") history.replies.push(event);
   else if (event.event === "notice") history.notices.push(event);
-  else if (event.event === "eval" && event.scores) history.evals.push(evaluation(event.step, event.scores.eval_loss, event));
+  else if (event.event === "completions") history.tried = event;
+  else if (event.event === "eval") take(history, evaluation(event.step, event.scores?.eval_loss ?? null, event, event.rewards));
 }
 
 /** Measurements of an evaluation that compares answers, under TRL's names. */
@@ -46,8 +55,13 @@ interface Ranking {
   "eval_rewards/accuracies"?: number | null;
 }
 
-function evaluation(step: number, loss: number, ranking: Ranking): EvalPoint {
-  return { step, loss, margin: ranking["eval_rewards/margins"] ?? null, ranked: ranking["eval_rewards/accuracies"] ?? null };
+function evaluation(step: number, loss: number | null, ranking: Ranking, rewards: object): EvalPoint {
+  return { step, loss, margin: ranking["eval_rewards/margins"] ?? null, ranked: ranking["eval_rewards/accuracies"] ?? null, rewards: measured(rewards) };
+}
+
+/** Adds an evaluation that measured something. */
+function take(history: History, point: EvalPoint): void {
+  if (point.loss !== null || point.rewards?.["reward"] !== undefined) history.evals.push(point);
 }
 
 /** Whether the run compares answers. */
@@ -67,8 +81,8 @@ export function ranking(history: History): { margin: Change; ranked: Change } | 
 
 /** Loss at the start and at the end: of the validation, or of the training without one. */
 export function change({ evals, steps }: History): Change {
-  const best = evals.reduce<number | null>((least, { loss }) => (least === null ? loss : Math.min(least, loss)), null);
-  if (evals.length > 1) return { before: evals[0]!.loss, after: best };
+  const losses = evals.flatMap(({ loss }) => loss ?? []);
+  if (losses.length > 1) return { before: losses[0]!, after: Math.min(...losses) };
   return { before: steps[0]?.loss ?? null, after: steps.at(-1)?.smoothed ?? null };
 }
 
@@ -102,11 +116,11 @@ export function replay(files: FileEntry[], until = Infinity): History {
     if (line.step > until) break;
     if (line.event === "step") {
       if (line.loss !== null) smoothed = smooth(smoothed, losses++, line.loss);
-      history.steps.push({ ...line, smoothed, tokens_per_second: speeds.get(line.step) ?? null });
+      history.steps.push({ ...line, rewards: measured(line), smoothed, tokens_per_second: speeds.get(line.step) ?? null });
     } else if (line.event === "notice") {
       history.notices.push(line);
     } else {
-      if (line.eval_loss !== undefined) history.evals.push(evaluation(line.step, line.eval_loss, line));
+      take(history, evaluation(line.step, line.eval_loss ?? null, line, line));
       for (const { prompt, reply } of line.replies ?? []) history.replies.push({ step: line.step, prompt, reply });
     }
   }

@@ -18,7 +18,8 @@ export function lighter(text: string, longest: number): { recipe: string; saving
     return { recipe: setValue(text, "train", "gradient_checkpointing", "true"), saving: "activations computed twice" };
   }
   const row = number("data", "max_seq_len", 2048);
-  const half = Math.max(Math.ceil(row / 2), longest);
+  const completion = getValue(text, "train", "objective") === '"grpo"' ? number("grpo", "max_completion_length", 512) : 0;
+  const half = Math.max(Math.ceil(row / 2), longest + completion);
   if (half >= row) return null;
   const shorter = setValue(text, "data", "max_seq_len", String(half));
   const same = setValue(shorter, "train", "gradient_accumulation_steps", String(Math.max(1, Math.round((steps * row) / half))));

@@ -2,6 +2,7 @@
 
 import { deflateSync, inflateSync, strFromU8, strToU8 } from "fflate";
 import type { Picked } from "./columns";
+import type { Learning } from "./learn";
 
 /** The contents of a link. */
 export interface Shared {
@@ -10,6 +11,8 @@ export interface Shared {
   text?: string;
   /** How the text is read. */
   picked?: Picked;
+  /** The reward that it is learnt from, instead of its answers. */
+  learn?: Learning;
   /** A model at a URL, or the name of a file; the included one if neither is there. */
   base?: { url: string } | { file: string };
   /** `section.key` and the value as TOML; an empty value removes the key. */
@@ -36,12 +39,13 @@ function check(text: string): string {
 const CHECK = /&c=(\w\w)$/;
 
 /** The part of a link behind `#`. */
-export function toHash({ task, text, picked, base, changes = [], recipe }: Shared): string {
+export function toHash({ task, text, picked, learn, base, changes = [], recipe }: Shared): string {
   const parts: [string, string][] = [];
   if (task !== undefined) parts.push(["t", task]);
   if (base) parts.push("url" in base ? ["b", base.url] : ["f", base.file]);
   parts.push(...changes);
   if (picked && Object.keys(picked).length > 0) parts.push(["p", JSON.stringify(picked)]);
+  if (learn) parts.push(["l", JSON.stringify(learn)]);
   if (recipe !== undefined) parts.push(["recipe", pack(recipe)]);
   if (text !== undefined) parts.push(["x", pack(text)]);
   // Slashes, colons, commas and quotes may stay as they are.
@@ -53,7 +57,7 @@ export function toHash({ task, text, picked, base, changes = [], recipe }: Share
 export function fromHash(hash: string): Shared | null {
   const whole = hash.replace(/^#/, "");
   if (/^r=/.test(whole)) return old(whole.slice(2));
-  if (!/^[tbfpx]=|^recipe=|^[a-z]+\.[a-z_]+=/.test(whole)) return null;
+  if (!/^[tbfplx]=|^recipe=|^[a-z]+\.[a-z_]+=/.test(whole)) return null;
   const body = whole.replace(CHECK, "");
   if (CHECK.exec(whole)?.[1] !== check(body)) throw new Error("the link was cut off");
   const shared: Shared = { changes: [] };
@@ -64,6 +68,7 @@ export function fromHash(hash: string): Shared | null {
     else if (key === "b") shared.base = { url: value };
     else if (key === "f") shared.base = { file: value };
     else if (key === "p") shared.picked = JSON.parse(value) as Picked;
+    else if (key === "l") shared.learn = JSON.parse(value) as Learning;
     else if (key === "recipe") shared.recipe = unpack(value);
     else if (key === "x") shared.text = unpack(value);
     else shared.changes!.push([key, value]);

@@ -28,8 +28,9 @@ import { readSamplesSoon } from "./samples";
 import { runSetup, watchSetup } from "./setup";
 import { fromHash, type Shared } from "./link";
 import { brings, needed } from "./share";
-import { checkpoint, reader, recipe, result, runRecipe, runs, table, trainer } from "./state";
+import { checkpoint, data, reader, recipe, result, runRecipe, runs, table, trainer } from "./state";
 import { talkSection } from "./talk";
+import { TASKS } from "./tasks";
 import { themeSwitch } from "./theme";
 import { quote } from "./toml";
 import { trainingSection } from "./training";
@@ -62,7 +63,8 @@ async function tryPirate(): Promise<void> {
     task.dispatchEvent(new Event("change"));
   }
   byId("train").scrollIntoView({ block: "start" });
-  await training.startWhenReady();
+  const wanted = () => baseSession.kind === "tiny" && dataSession.kind === "task" && dataSession.task === "chat";
+  await training.startWhenReady(wanted, () => data.get()[0]?.name === TASKS["chat"]?.file);
 }
 
 function changed(): void {
@@ -161,7 +163,7 @@ function offerLink(shared: Shared, asks: boolean): void {
     takeAsMade();
     setName("model", "base", quote(base ? ("url" in base ? base.url : base.file) : "tiny"));
     if (text === undefined) await samples.example(task ?? "chat", shared.changes ?? []);
-    else samples.usePastedText(text, shared.picked, shared.changes);
+    else samples.usePastedText(text, shared.picked, shared.changes, shared.learn);
     if (whole !== undefined) recipe.set(whole);
     changed();
     const note = byId("link-note");

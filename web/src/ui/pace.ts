@@ -51,15 +51,20 @@ function weights({ base }: Check): number | null {
   return found > 0 ? found : null;
 }
 
+/** Runs that draw completions have speeds of their own: most of their time is not training. */
+const DRAWING = ", with completions";
+const kindOf = ({ tries }: Check) => (tries === null ? "" : DRAWING);
+
 /** Notes the speed of a run: its tokens, the seconds of its steps, and those of its evaluations. */
 export function noteSpeed(check: Check | null, tokens: number, seconds: number, evaluations: { seconds: number; count: number }): void {
   if (!check?.work || tokens === 0 || seconds === 0) return;
   const { work } = check;
   const rate = tokens / seconds;
   const expected = (evaluations.count * work.evaluation_tokens) / rate;
-  const others = Object.entries(speeds()).filter(([key]) => key !== place());
+  const own = place() + kindOf(check);
+  const others = Object.entries(speeds()).filter(([key]) => key !== own);
   const mine: Speed = { rate, evaluations: expected > 0 ? evaluations.seconds / expected : 1, weights: weights(check) ?? 0 };
-  const all = Object.fromEntries([...others, [place(), mine]].slice(-MOST_SPEEDS));
+  const all = Object.fromEntries([...others, [own, mine]].slice(-MOST_SPEEDS));
   try {
     localStorage.setItem(KEY, JSON.stringify(all));
   } catch {
@@ -73,8 +78,9 @@ export function noteSpeed(check: Check | null, tokens: number, seconds: number, 
  */
 export function estimate(check: Check): Estimate | null {
   const [all, size, { work }] = [speeds(), weights(check), check];
-  const same = all[place()];
-  const other = Object.entries(all).findLast(([key, { weights }]) => key.startsWith(device()) && weights)?.[1];
+  const [kind, draws] = [kindOf(check), (key: string) => key.endsWith(DRAWING)];
+  const same = all[place() + kind];
+  const other = Object.entries(all).findLast(([key, { weights }]) => key.startsWith(device()) && weights && draws(key) === (kind !== ""))?.[1];
   const speed = same ?? (size === null ? undefined : other);
   if (!work) return null;
   const tokens = (evaluations: number) => work.tokens + work.evaluations * work.evaluation_tokens * evaluations;
@@ -83,7 +89,7 @@ export function estimate(check: Check): Estimate | null {
     return { seconds: (factor * tokens(speed.evaluations)) / speed.rate, from: same ? "base" : "other" };
   }
   const gpu = trainer.get()?.gpu;
-  if (!gpu || base.get()?.kind !== "tiny") return null;
+  if (!gpu || base.get()?.kind !== "tiny" || kind !== "") return null;
   const [seconds, most] = KINDS[gpu.software ? "processor" : "gpu"].map(({ start, rate }) => start + tokens(1) / rate) as [number, number];
   return { seconds, most, from: "kind" };
 }

@@ -93,19 +93,23 @@ const FROM: Record<Estimate["from"], string> = {
 /** One sentence for everybody. */
 function summary(check: Check): HTMLElement[] {
   const time = estimate(check);
-  const text = `${plural(check.steps, "step")} over ${plural(check.train.samples, "sample")}${time === null ? "" : `, ${timeOf(time)}`}. Needs ${bytes(check.plan.bytes)} of GPU memory.`;
+  const over = plural(check.train.samples, check.tries === null ? "sample" : "prompt");
+  const text = `${plural(check.steps, "step")} over ${over}${time === null ? "" : `, ${timeOf(time)}`}. Needs ${bytes(check.plan.bytes)} of GPU memory.`;
   const by = time ? FROM[time.from] : " ";
   const ask = time?.from !== "base" && canMeasure() ? [by, button("How long will it take?", () => void measure(), { class: "link" })] : [];
   // Those of the samples stand beside them.
   const read = samplesRead.get();
   const known = read && !(read instanceof Error) ? read.warnings : [];
   const warnings = check.warnings.filter((warning) => !known.includes(warning)).map((warning) => el("li", {}, warning));
-  return [el("p", { class: "note" }, text, ...ask), ...(warnings.length > 0 ? [el("ul", { class: "warnings", "aria-label": "Warnings" }, ...warnings)] : [])];
+  const learnt = check.rewards.length > 0 ? [el("p", { class: "note" }, `It learns from ${plural(check.rewards.length, "reward")}: ${check.rewards.join("; ")}.`)] : [];
+  return [el("p", { class: "note" }, text, ...ask), ...learnt, ...(warnings.length > 0 ? [el("ul", { class: "warnings", "aria-label": "Warnings" }, ...warnings)] : [])];
 }
 
 function table(check: Check): HTMLElement[] {
   const part = (set: Check["train"]) =>
-    `${plural(set.samples, "sample")}, ${plural(set.tokens, "token")}, ${percent(set.loss_tokens / Math.max(set.tokens, 1))} loss tokens`;
+    check.tries !== null
+      ? `${plural(set.samples, "prompt")}, ${plural(set.tokens, "token")}`
+      : `${plural(set.samples, "sample")}, ${plural(set.tokens, "token")}, ${percent(set.loss_tokens / Math.max(set.tokens, 1))} loss tokens`;
   const rows: [string, string][] = [
     ["Base", check.base],
     ["Adapter", `${count(check.parameters)} trainable parameters`],
@@ -113,6 +117,8 @@ function table(check: Check): HTMLElement[] {
     ["Train", part(check.train)],
     ["Validation", check.validation.samples > 0 ? part(check.validation) : "none"],
     ["Steps", count(check.steps)],
+    ...(check.tries === null ? [] : [["Tries", check.tries] as [string, string]]),
+    ...check.rewards.map((text): [string, string] => ["Reward", text]),
     ["Memory", `${bytes(check.plan.bytes)} on the GPU`],
     ...check.plan.lines.map((line): [string, string] => [`– ${line.what}`, bytes(line.bytes)]),
   ];

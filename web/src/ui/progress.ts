@@ -9,7 +9,9 @@ import { evaluationsAfter } from "./pace";
 import { emptyHistory, record, type History } from "./history";
 import { changes } from "./setup";
 import { phase, recipe, runRecipe } from "./state";
+import { measured } from "./rewards";
 import { getValue } from "./toml";
+import { showTried } from "./tried";
 import { stages } from "./steps";
 
 /** Number of recent steps for the estimate of the remaining time. */
@@ -17,11 +19,16 @@ const RECENT = 10;
 
 const PHASES = {
   reference: "Scoring the samples before training",
+  completions: "Trying answers",
+  rewards: "Judging the answers",
   validation: "Testing on samples that it does not train on",
   replies: "Answering the questions",
   answers: "Answering the questions of the metrics",
   export: "Writing the adapter and comparing it with the trained one",
 };
+
+/** Phases that are a part of every step. */
+const PARTS: string[] = ["completions", "rewards"];
 
 /** Starts the section. */
 export function progress() {
@@ -43,6 +50,7 @@ export function progress() {
     drawing = false;
     if (history) pictures.draw(history, steps);
     showHero(history);
+    showTried(history?.tried ?? null);
   };
   // At most once per frame.
   const drawSoon = () => {
@@ -67,7 +75,9 @@ export function progress() {
     const rest = event.step < steps ? `, ${duration(left(event.step))} left` : "";
     bar.value = event.step;
     const margin = event["rewards/margins"];
-    at = `Step ${event.step} of ${steps}, loss ${decimal(event.loss)}${margin == null ? "" : `, reward margin ${decimal(margin, 2)}`}`;
+    const reward = measured(event.rewards)["reward"];
+    const loss = reward === undefined ? `loss ${decimal(event.loss)}` : `reward ${decimal(reward, 3)}`; // the loss says nothing then
+    at = `Step ${event.step} of ${steps}, ${loss}${margin == null ? "" : `, reward margin ${decimal(margin, 2)}`}`;
     text.textContent = at + rest;
   };
 
@@ -105,10 +115,10 @@ export function progress() {
         text.textContent = event.layers < event.of ? read : "Testing the longest batch …";
       }
       if (event.event === "phase") {
-        aside.since ||= performance.now();
+        if (!PARTS.includes(event.phase)) aside.since ||= performance.now();
         if (event.phase === "replies" && event.done <= 1) questions = { of: event.of, answered: 0 };
         text.textContent = `${at ? `${at}. ` : ""}${(PHASES as Record<string, string>)[event.phase] ?? "Answering general questions"}: ${event.done} of ${event.of}`;
-      } else if (aside.since > 0 && (event.event === "step" || event.event === "done")) {
+      } else if (aside.since > 0 && (event.event === "eval" || event.event === "done")) {
         aside = { seconds: aside.seconds + (performance.now() - aside.since) / 1000, count: aside.count + 1, since: 0 };
       }
       if (event.event === "sample" && ++questions.answered === questions.of && event.step < steps) {

@@ -7,7 +7,7 @@ import type { KeptRun } from "../storage/runs";
 import { alertUser, announce, words } from "./alert";
 import { MOST, comparison, differences, titleOf } from "./compare";
 import { button, byId, el } from "./dom";
-import { loss, plural } from "./format";
+import { decimal, loss, plural } from "./format";
 import { confirmed } from "./question";
 import { filesOf, forget, update, watchFolder } from "./kept";
 import { uniqueName } from "./names";
@@ -100,9 +100,9 @@ export function runsSection(restore: () => void, changed: () => void): void {
       act("Use settings", () => reuse(run), false),
       act("Delete", () => attempt(remove(run)), false),
     ];
-    const change = `${loss(run.before)} → ${loss(run.after)}`;
+    const change = run.reward ? `reward ${decimal(run.reward.before, 2)} → ${decimal(run.reward.after, 2)}` : `loss ${loss(run.before)} → ${loss(run.after)}`;
     const when = new Date(run.ended).toLocaleString([], { dateStyle: "medium", timeStyle: "short" });
-    const about = el("div", {}, el("b", {}, name), el("p", { class: "note" }, [`loss ${change}`, plural(run.steps, "step"), ...differences(run, runs.get()), `on ${run.base}`, when].join(" · ")));
+    const about = el("div", {}, el("b", {}, name), el("p", { class: "note" }, [change, plural(run.steps, "step"), ...differences(run, runs.get()), `on ${run.base}`, when].join(" · ")));
     return el("li", { id: `run-${run.id}`, ...(shown && { class: "shown" }) }, box, about, el("div", { class: "acts" }, ...buttons));
   };
 

@@ -118,8 +118,9 @@ function finder(found: Samples, view: View, more: (next: View) => void): HTMLEle
 function parts(found: Samples, view: View, showMore: (next: View) => void): HTMLElement[] {
   const { samples, tokens, loss_tokens } = found.counts;
   const longest = found.lengths.reduce((most, length) => Math.max(most, length), 0);
-  const sizes = `${plural(samples, "sample")}, ${plural(tokens, "token")}; the longest has ${count(longest)}.`;
-  const trained = ` Training teaches the marked text, ${percent(loss_tokens / Math.max(tokens, 1))} of the tokens.`;
+  const prompts = loss_tokens === 0; // it tries answers to them
+  const sizes = `${plural(samples, prompts ? "prompt" : "sample")}, ${plural(tokens, "token")}; the longest has ${count(longest)}.`;
+  const trained = prompts ? " Training tries answers to them, and rewards judge these." : ` Training teaches the marked text, ${percent(loss_tokens / Math.max(tokens, 1))} of the tokens.`;
   const wanted = view.find.toLowerCase();
   const all = found.rows.filter(({ pieces }) => wanted === "" || pieces.map(({ text }) => text).join("").toLowerCase().includes(wanted));
   const rows = all.slice(0, view.rows).map((one) => row(one, view.exact));
@@ -136,8 +137,9 @@ function parts(found: Samples, view: View, showMore: (next: View) => void): HTML
   return [el("p", { class: "note" }, sizes + trained), ...(view.exact ? [lengths(found.lengths)] : []), ...finder(found, view, showMore), box, ...more, exactly(view, showMore), ...list];
 }
 
-function row({ origin, side, tokens, pieces }: SampleRow, exact: boolean): HTMLElement {
+function row({ origin, side, tokens, pieces, expected }: SampleRow, exact: boolean): HTMLElement {
   const text = sampleText(pieces, exact);
+  if (expected !== null) text.push(el("small", { class: "expected" }, `expected: ${expected}`));
   const which = side === null ? [] : [el("small", {}, `${side} `)];
   return el("tr", { title: origin }, el("td", {}, ...which, ...text), el("td", {}, count(tokens)));
 }

@@ -46,6 +46,7 @@ async function contents(): Promise<Shared | string> {
   if (baseSession.kind === "url") shared.base = { url: baseSession.url };
   if (baseSession.kind === "file") shared.base = { file: baseSession.name };
   if (dataSession.kind === "task") return { ...shared, task: dataSession.task };
+  if (dataSession.learn) shared.learn = dataSession.learn;
   if (picked.length !== 1) return picked.length === 0 ? "There are no samples yet." : `A link carries one file of samples, and there are ${picked.length}; send the files beside the recipe.`;
   if (dataSession.kind === "sheet") return { ...shared, text: await picked[0]!.file.text() };
   if (dataSession.kind === "pasted") return { ...shared, text: dataSession.text, ...(dataSession.picked && { picked: dataSession.picked }) };
@@ -84,11 +85,12 @@ function say(text: string, kind: "good" | "plain" = "plain"): void {
 const MOST_SAID = 3; // settings
 
 /** What a link brings, in words. */
-export function brings({ task, text, base, changes: settings = [], recipe: whole }: Shared): string {
+export function brings({ task, text, learn, base, changes: settings = [], recipe: whole }: Shared): string {
   const parts: string[] = [];
   if (base) parts.push("url" in base ? `the model ${base.url.split("/").at(-1)}` : `the model ${base.file}`);
   if (task !== undefined) parts.push(`the example “${TASKS[task]?.title ?? task}”`);
   if (text !== undefined) parts.push(`samples of ${count(text.length)} characters`);
+  if (learn) parts.push(`the reward “${learn.reward}”`);
   const said = settings.slice(0, MOST_SAID).map(([name, value]) => `${name.replace(/^.*\./, "").replaceAll("_", " ")} ${value === "" ? "as usual" : value}`);
   if (settings.length > MOST_SAID) said.push(`${settings.length - MOST_SAID} more settings`);
   parts.push(...(whole === undefined ? said : ["a recipe"]));

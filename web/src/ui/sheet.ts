@@ -12,7 +12,8 @@ export type Row = [string, string];
 /** Most rows of a sheet; more belong into a file. */
 export const MOST_ROWS = 500;
 
-const NAMES = ["When someone says", "it answers"];
+const QUESTION = "When someone says";
+const ANSWER: Record<Answers, string> = { completion: "it answers", expected: "the right answer is", none: "(not needed)" };
 const EXAMPLES: Row = ["Hello!", "Ahoy, matey!"];
 
 /** Rows of question and answer in a text, if it is a table or holds conversations of one turn; null otherwise. */
@@ -51,20 +52,27 @@ function rowOf(line: string): Row | null {
   return fits ? [question.content as string, answer.content as string] : null;
 }
 
+/** The answers of a sheet: to be imitated, to be compared with, or not needed. */
+export type Answers = "completion" | "expected" | "none";
+
 /** The samples of a sheet as JSON Lines, and how many rows lack a side. */
-export function linesOf(rows: Row[]): { text: string; count: number; half: number } {
-  const filled = rows.filter(([question, answer]) => question.trim() !== "" && answer.trim() !== "");
-  const half = rows.filter(([question, answer]) => (question.trim() === "") !== (answer.trim() === "")).length;
-  return { text: filled.map(([prompt, completion]) => JSON.stringify({ prompt, completion })).join("\n"), count: filled.length, half };
+export function linesOf(rows: Row[], answers: Answers = "completion"): { text: string; count: number; half: number } {
+  const is = (text: string) => text.trim() !== "";
+  const filled = rows.filter(([question, answer]) => is(question) && (answers === "none" || is(answer)));
+  const half = rows.filter(([question, answer]) => (answers === "none" ? !is(question) && is(answer) : is(question) !== is(answer))).length;
+  const record = ([prompt, answer]: Row) => (answers === "completion" ? { prompt, completion: answer } : is(answer) ? { prompt, answer } : { prompt });
+  return { text: filled.map((row) => JSON.stringify(record(row))).join("\n"), count: filled.length, half };
 }
 
 /** Starts the sheet in `place`. `changed` gets the rows after every edit. */
 export function sheet(place: HTMLElement, changed: (rows: Row[]) => void) {
   let rows: Row[] = [["", ""]];
+  let answers: Answers = "completion";
+  const names = () => [QUESTION, ANSWER[answers]];
   const body = el("tbody");
   const note = el("p", { class: "note", id: "sheet-note" });
   const hint = el("p", { class: "note" }, "Type, or paste two columns from a spreadsheet into a cell.");
-  const head = el("tr", {}, ...NAMES.map((name) => el("th", { scope: "col" }, name)), el("td"));
+  const head = el("tr");
   place.append(hint, el("table", { class: "sheet", "aria-label": "Sheet of samples" }, el("thead", {}, head), body), note);
   const add = button("Add a row", () => {
     rows.push(["", ""]);
@@ -75,8 +83,9 @@ export function sheet(place: HTMLElement, changed: (rows: Row[]) => void) {
 
   const field = (row: number, column: number) => body.rows[row]?.querySelectorAll("textarea")[column];
   const tell = () => {
-    const { half } = linesOf(rows);
-    note.textContent = half === 0 ? "" : `${plural(half, "row")} with one side only ${half === 1 ? "is" : "are"} left out.`;
+    const { half } = linesOf(rows, answers);
+    const which = answers === "none" ? "without a prompt" : "with one side only";
+    note.textContent = half === 0 ? "" : `${plural(half, "row")} ${which} ${half === 1 ? "is" : "are"} left out.`;
   };
   const told = () => {
     tell();
@@ -84,6 +93,7 @@ export function sheet(place: HTMLElement, changed: (rows: Row[]) => void) {
     changed(rows);
   };
   const show = () => {
+    head.replaceChildren(...names().map((name) => el("th", { scope: "col" }, name)), el("td"));
     body.replaceChildren(...rows.map((_, i) => line(i)));
     tell();
   };
@@ -91,7 +101,7 @@ export function sheet(place: HTMLElement, changed: (rows: Row[]) => void) {
   const line = (index: number): HTMLTableRowElement => {
     const one = el("tr");
     const at = () => [...body.rows].indexOf(one); // rows above may go
-    const fields = NAMES.map((name, column) => {
+    const fields = names().map((name, column) => {
       const area = el("textarea", { rows: "1", "aria-label": `${name}, row ${index + 1}`, ...(index === 0 && { placeholder: EXAMPLES[column]! }) });
       area.value = rows[index]![column]!;
       area.addEventListener("input", () => {
@@ -151,6 +161,12 @@ export function sheet(place: HTMLElement, changed: (rows: Row[]) => void) {
     /** Shows other rows. Does not call `changed`. */
     set(other: Row[]) {
       rows = other.length > 0 ? other.map(([question, answer]): Row => [question, answer]) : [["", ""]];
+      show();
+    },
+    /** Says what the answers are for. */
+    answers(now: Answers) {
+      if (now === answers) return;
+      answers = now;
       show();
     },
     disable(disabled: boolean) {

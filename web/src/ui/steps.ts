@@ -57,7 +57,8 @@ export function stages(place: HTMLElement) {
         [step, steps] = [event.resumed_at, event.steps];
         enter("Train");
       }
-      if (event.event === "phase") enter(event.phase === "export" ? "Save" : step === 0 ? "Answer before" : step >= steps ? "Answer after" : "Train");
+      const drawing = event.event === "phase" && (event.phase === "completions" || event.phase === "rewards"); // a part of a step
+      if (event.event === "phase") enter(drawing ? "Train" : event.phase === "export" ? "Save" : step === 0 ? "Answer before" : step >= steps ? "Answer after" : "Train");
       if (event.event === "eval" || event.event === "sample") draw();
       if (event.event === "step") {
         step = event.step;

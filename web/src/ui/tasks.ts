@@ -1,12 +1,14 @@
 /** Example tasks for the tiny base: the recipes and samples of the program. */
 
 import chat from "../../../recipes/chat.toml?raw";
+import grpo from "../../../recipes/grpo.toml?raw";
 import labels from "../../../recipes/labels.toml?raw";
 import stories from "../../../recipes/stories.toml?raw";
 import tools from "../../../recipes/tools.toml?raw";
 import labelsData from "../../../datasets/labels.jsonl?url";
 import pirateData from "../../../datasets/pirate.jsonl?url";
 import storiesData from "../../../datasets/stories.jsonl?url";
+import sumsData from "../../../datasets/sums.jsonl?url";
 import toolsData from "../../../datasets/tools.jsonl?url";
 import { quoteList, setValue } from "./toml";
 
@@ -29,10 +31,14 @@ function short(recipe: string): string {
   return settings.reduce((text, setting) => setValue(text, ...setting), recipe);
 }
 
+/** The recipe for rewards with a third of its steps, which answer nearly all questions right. */
+const fewer = (recipe: string) => setValue(recipe, "train", "max_steps", "20");
+
 export const TASKS: Record<string, Task> = {
   chat: { title: "A persona: answer as a pirate", recipe: short(chat), file: "datasets/pirate.jsonl", url: pirateData },
   tools: { title: "Tools: answer with a call, as JSON", recipe: tools, file: "datasets/tools.jsonl", url: toolsData },
   labels: { title: "Labels: answer with a message's label", recipe: labels, file: "datasets/labels.jsonl", url: labelsData },
+  sums: { title: "Rewards: find out what a question asks for", recipe: fewer(grpo), file: "datasets/sums.jsonl", url: sumsData },
   stories: { title: "Stories: continue plain text", recipe: stories, file: "datasets/stories.jsonl", url: storiesData },
 };
 

@@ -54,13 +54,20 @@ function scan(text: string): { values: Place[]; sections: Map<string, number> } 
   const values: Place[] = [];
   const sections = new Map<string, number>();
   let section = "";
+  const counts = new Map<string, number>();
+  /** Further tables of a list have names of their own, which no section can have: `rewards#2`. */
+  const numbered = (name: string, isItem: boolean) => {
+    const count = (counts.get(name) ?? 0) + 1;
+    counts.set(name, count);
+    return isItem && count > 1 ? `${name}#${count}` : name;
+  };
   for (let at = 0; at < text.length; ) {
     const lineEnd = text.indexOf("\n", at) < 0 ? text.length : text.indexOf("\n", at);
     const line = text.slice(at, lineEnd);
     const header = /^\s*\[\[?\s*([\w.-]+)\s*\]\]?/.exec(line);
     const pair = /^\s*([\w.-]+)\s*=[ \t]*/.exec(line);
     if (header) {
-      section = header[1]!;
+      section = numbered(header[1]!, /^\s*\[\[/.test(line));
       if (!sections.has(section)) sections.set(section, Math.min(lineEnd + 1, text.length));
     } else if (pair) {
       const start = at + pair[0].length;

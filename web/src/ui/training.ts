@@ -23,7 +23,9 @@ import { wrongField } from "./form";
 import { keep, newId } from "./kept";
 import { noteSpeed } from "./pace";
 import { newName } from "./names";
+import { rewardChange } from "./rewards";
 import { changes, runSetup, setupNow } from "./setup";
+import { when } from "./cell";
 import { base, checked, checkpoint, data, phase, recipe, result, runRecipe, runs, stale, table, trainer } from "./state";
 
 const TITLE = document.title;
@@ -287,15 +289,13 @@ export function trainingSection(back: () => Promise<void>) {
   });
   addEventListener("focus", () => phase.get() === "idle" && (document.title = TITLE));
 
-  /** Trains as soon as the plan is there; a mistake is shown instead. */
-  const startWhenReady = async () => {
+  /** Trains as soon as the plan is there; a mistake is shown instead. Gives up where the plan is no longer `wanted`. */
+  const startWhenReady = async (wanted: () => boolean, there: () => boolean) => {
     byId("train").focus({ preventScroll: true });
     const button = byId<HTMLButtonElement>("start");
-    for (let waited = 0; waited < 300 && (stale.get() || button.disabled); waited++) {
-      if (checked.get() instanceof Error && !stale.get()) return;
-      await new Promise((done) => setTimeout(done, 100));
-    }
-    if (!button.hidden && !button.disabled) await start();
+    const planned = () => there() && !stale.get() && (checked.get() instanceof Error || !button.disabled);
+    await when([base, data, trainer, stale, checked, phase], () => !wanted() || planned());
+    if (wanted() && !(checked.get() instanceof Error) && !button.hidden && !button.disabled) await start();
   };
 
   return { restore, attach, startWhenReady };
@@ -321,7 +321,7 @@ async function stayAwake(): Promise<void> {
 
 /** The finished run, to keep. */
 function describe(event: Extract<Event, { event: "done" }>, history: History, text: string): KeptRun {
-  const [model, compared] = [base.get(), ranking(history)];
+  const [model, compared, reward] = [base.get(), ranking(history), rewardChange(history)];
   return {
     id: newId(),
     ended: new Date().toISOString(),
@@ -331,6 +331,7 @@ function describe(event: Extract<Event, { event: "done" }>, history: History, te
     steps: event.step,
     ...change(history),
     ...(compared ? { ranking: compared } : {}),
+    ...(reward && { reward }),
     seconds: event.seconds,
     recipe: text,
     replies: exchanges(history).map(({ prompt, before, after }) => ({ prompt, before: before ?? "", after: after ?? "" })),

@@ -1,7 +1,7 @@
 /** The road from the example to a person's own data. */
 
 import { expect, test, type Page } from "@playwright/test";
-import { alert, open, openSettings, saved, trainToTheEnd } from "./page";
+import { alert, open, openSettings, saved, stored, trainToTheEnd } from "./page";
 
 const pasted = (page: Page) => page.getByLabel("JSON Lines, a table");
 const train = (page: Page) => page.getByRole("button", { name: "Train", exact: true });
@@ -23,7 +23,7 @@ test("own samples are read without the recipe of an example, at once and after a
   expect((await readWith(page)).recipe).not.toContain("format");
   await expect(page.getByLabel("Recipe as TOML")).toHaveValue(/train = "pasted.jsonl"/);
   await expect(page.getByLabel("Recipe as TOML")).not.toHaveValue(/format = "text"/);
-  await page.waitForTimeout(500);
+  await stored(page, "pasted.jsonl");
   await page.reload();
   await expect(page.locator("#samples")).toContainText("2 samples");
   expect((await readWith(page)).recipe).not.toContain("format");
@@ -66,7 +66,7 @@ test("what was pasted is said, and can be read otherwise", async ({ page }) => {
   await expect.poll(async () => (await readWith(page)).name).toBe("pasted.txt");
   await page.getByLabel("Read as").selectOption("a conversation");
   await expect.poll(async () => (await readWith(page)).name).toBe("pasted.jsonl");
-  await page.waitForTimeout(500);
+  await stored(page, '"reading":"conversation"');
   await page.reload();
   await expect(page.getByLabel("Read as")).toHaveValue("conversation");
 });
@@ -83,7 +83,7 @@ test("columns of other names are mapped by two selects", async ({ page }) => {
   await page.getByLabel("Question", { exact: true }).selectOption("id");
   await expect(page.getByLabel("Recipe as TOML")).toHaveValue(/fields = \{ prompt = "id", completion = "Unsere Antwort" \}/);
   await expect(page.getByRole("table", { name: "First rows" }).locator("tbody td").first()).toHaveText("1");
-  await page.waitForTimeout(500);
+  await stored(page, '"columns":["id","Unsere Antwort"]');
   await page.reload();
   await expect(page.getByLabel("Question", { exact: true })).toHaveValue("id");
 });
@@ -143,7 +143,7 @@ test("a stopped run whose samples or settings have changed offers both ways on",
   await openSettings(page);
   await page.getByLabel("Rank", { exact: true }).fill("8");
   await expect(saved(page)).toContainText("The settings have changed since");
-  await page.waitForTimeout(500);
+  await stored(page, "rank = 8");
   await page.reload();
   await expect(saved(page)).toContainText("The settings have changed since");
   await page.getByRole("button", { name: "Train anew" }).click();

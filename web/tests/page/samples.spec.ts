@@ -25,7 +25,8 @@ test("the samples are a table with their lengths and the trained text marked", a
     area.value = area.value.replace("rank = 16", "rank = 8");
     area.dispatchEvent(new Event("input", { bubbles: true }));
   });
-  await page.waitForTimeout(1000);
+  await expect.poll(() => page.evaluate(() => (globalThis as { read?: { recipe: string } }).read?.recipe)).toContain("rank = 8");
+  await expect(page.locator("#samples")).toHaveAttribute("aria-busy", "false"); // and were shown
   await expect(page.getByLabel("Exact tokens and lengths")).toBeFocused();
   await page.getByLabel("JSON Lines, a table").fill("fine\nbroken");
   await expect(page.locator("#samples .error")).toHaveText("pasted.txt line 2: broken JSON; correct that line");

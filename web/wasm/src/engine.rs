@@ -15,6 +15,7 @@ use wasm_bindgen::prelude::*;
 use wasm_bindgen_futures::{future_to_promise, spawn_local};
 
 use crate::control::Control;
+use crate::events::Event;
 use crate::export;
 use crate::measure;
 use crate::problem::DEVICE;
@@ -23,7 +24,7 @@ use crate::source::{ByteSource, Ranges, text};
 use crate::talk;
 use crate::train::{self, Opened};
 use crate::tree;
-use crate::types::{Event, GpuInfo, GpuLimits, Problem, Request};
+use crate::types::{GpuInfo, GpuLimits, Problem, Request};
 
 /// Minimum number of positions that a model is uploaded with, so that most later requests can use it.
 const POSITIONS: usize = 4096;
@@ -286,7 +287,13 @@ impl Job {
     fn read(&mut self, gpu: Option<&Gpu>, frozen: &OpenBase) -> Answer {
         match self.request.take() {
             Some(Request::Samples { recipe, files }) => {
-                let recipe = parse(&recipe).or_else(|_| parse(ANY_RECIPE))?;
+                // Without its rewards, samples would be read as something else.
+                let of_rewards =
+                    |problem: &Problem| problem.key.as_ref().is_some_and(|key| key.starts_with("rewards"));
+                let recipe = parse(&recipe).or_else(|problem| match of_rewards(&problem) {
+                    true => Err(problem),
+                    false => parse(ANY_RECIPE),
+                })?;
                 Ok(to_js(&samples::read(frozen, &recipe, files)?))
             }
             Some(Request::Check { recipe, files }) => {

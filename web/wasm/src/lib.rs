@@ -5,6 +5,7 @@
 
 mod control;
 mod engine;
+mod events;
 mod export;
 mod measure;
 mod merge;

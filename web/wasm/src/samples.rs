@@ -4,8 +4,8 @@ use rullama_train::data::batch::Sample;
 use rullama_train::data::compare::Side;
 use rullama_train::data::loss_spans::pieces;
 use rullama_train::data::tokenizer::Tokenizer;
-use rullama_train::recipe::{Recipe, SCHEMA_URL};
-use rullama_train::run::draft::{self, Fit, Names, Picked};
+use rullama_train::recipe::{Recipe, Reward};
+use rullama_train::run::draft::{Picked, Proposal};
 use rullama_train::run::{Data, OpenBase, SourceFile};
 
 use crate::train::counts;
@@ -21,40 +21,30 @@ const LONGEST_TEXT: usize = 2000;
 pub fn read(frozen: &OpenBase, recipe: &Recipe, files: Vec<FileEntry>) -> Result<Samples, Problem> {
     let names: Vec<String> = files.iter().map(|file| file.path.clone()).collect();
     tree::fill(files);
-    let Picked { data, objective } = Picked::read(recipe, names.iter().map(Into::into).collect(), frozen)?;
-    let Data { train: samples, sources, notices, .. } = data;
+    let picked = Picked::read(recipe, names.iter().map(Into::into).collect(), frozen)?;
+    let Data { train: samples, sources, .. } = &picked.data;
     if samples.is_empty() {
         return Err(Problem::new(format!(
             "{} has no samples; pick files with at least one",
             names.join(", ")
         )));
     }
-    let fit = Fit::of(&samples, objective, frozen);
-    let prompts = draft::questions(&samples, &fit, frozen);
     let train: Vec<&str> = names.iter().map(String::as_str).collect();
-    let folder = draft::folder(&train);
-    let names = Names {
-        base: frozen.base.name(),
-        train: &train,
-        output: &folder,
-        system: frozen.ollama_system.as_deref(),
-    };
-    let header = format!(
-        "#:schema {SCHEMA_URL}\n# {}.\n#\n# recipes/chat.toml of rullama-train documents every key.\n",
-        draft::summary(&fit)
-    );
+    let proposal = Proposal::of(&picked, recipe, &train, frozen);
+    let expected: Vec<String> = recipe.rewards.iter().flat_map(Reward::columns).collect();
     Ok(Samples {
-        counts: counts(&samples),
-        rows: samples.iter().take(ROWS).map(|sample| row(&frozen.tokenizer, sample)).collect(),
+        counts: counts(samples),
+        rows: samples.iter().take(ROWS).map(|sample| row(&frozen.tokenizer, sample, &expected)).collect(),
         lengths: samples.iter().map(|sample| sample.ids.len()).collect(),
         files: sources.iter().map(found).collect(),
-        warnings: fit.warnings(frozen.base.name(), &notices),
-        recipe: header + &draft::text(&fit, &names, &prompts),
-        proposal: fit.proposal(),
+        warnings: proposal.warnings,
+        recipe: proposal.recipe,
+        proposal: proposal.words,
     })
 }
 
-fn row(tokenizer: &Tokenizer, sample: &Sample) -> SampleRow {
+/// A sample as a row of the table. `expected`: the columns that rewards read.
+fn row(tokenizer: &Tokenizer, sample: &Sample, expected: &[String]) -> SampleRow {
     let mut room = LONGEST_TEXT;
     let mut shortened = Vec::new();
     for piece in pieces(tokenizer, sample) {
@@ -73,6 +63,7 @@ fn row(tokenizer: &Tokenizer, sample: &Sample) -> SampleRow {
         tokens: sample.ids.len(),
         loss_tokens: sample.loss_tokens(),
         pieces: shortened,
+        expected: sample.row.as_ref().and_then(|row| row.texts(expected)),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Types of requests, events and results. `wasm-bindgen` generates the TypeScript types from them.
 
 use rullama_train::model::Plan;
-use rullama_train::run::metrics::{self, StepMetrics, Timing};
+use rullama_train::run::metrics;
 use rullama_train::run::pace;
 use serde::{Deserialize, Serialize};
 use tsify::Tsify;
@@ -113,6 +113,8 @@ pub struct SampleRow {
     pub loss_tokens: usize,
     /// The whole text, or the start of a long one.
     pub pieces: Vec<SamplePiece>,
+    /// The values of the columns that rewards read; null where there are none.
+    pub expected: Option<String>,
 }
 
 /// The picked samples, and a recipe that fits them and the base.
@@ -152,6 +154,7 @@ impl From<pace::Work> for Work {
 
 /// What a recipe resolves to.
 #[derive(Clone, Serialize, Tsify)]
+#[tsify(missing_as_null)]
 pub struct Check {
     /// The recipe with every default filled in, as TOML.
     pub recipe: String,
@@ -167,140 +170,12 @@ pub struct Check {
     pub validation: Counts,
     pub work: Work,
     pub plan: MemoryPlan,
+    /// The rewards that it learns from, each in a sentence; empty for other objectives.
+    pub rewards: Vec<String>,
+    /// The completions of a step in words; null for objectives that draw none.
+    pub tries: Option<String>,
     /// Warnings: truncated samples, duplicates, an adapter of another base, …
     pub warnings: Vec<String>,
-}
-
-/// Events of a run.
-#[derive(Serialize, Tsify)]
-#[serde(tag = "event", rename_all = "snake_case")]
-#[tsify(missing_as_null)]
-pub enum Event {
-    /// `layers` of the `of` layers of the base are on the GPU.
-    Loading {
-        layers: usize,
-        of: usize,
-    },
-    /// A phase besides the steps makes progress: `done` of `of` units.
-    Phase {
-        #[tsify(type = "\"reference\" | \"validation\" | \"replies\" | \"answers\" | \"export\"")]
-        phase: &'static str,
-        done: usize,
-        of: usize,
-    },
-    /// Sent once before the first step. `resumed_at`: steps that were taken before the checkpoint.
-    Plan {
-        resumed_at: usize,
-        #[serde(flatten)]
-        check: Check,
-    },
-    /// An optimizer step was taken, or skipped because a value in it was not finite.
-    Step {
-        /// Number of the step, from 1.
-        step: usize,
-        /// Mean loss before the update; null if it is not finite.
-        loss: Option<f64>,
-        /// Exponential moving average of the losses.
-        smoothed: Option<f64>,
-        accuracy: Option<f64>,
-        /// Norm of the gradient before clipping.
-        grad_norm: Option<f64>,
-        /// L2 norm of the update, divided by that of the adapter.
-        update_ratio: Option<f64>,
-        learning_rate: f64,
-        tokens: usize,
-        skipped: bool,
-        seconds: f64,
-        tokens_per_second: f64,
-        /// Reward of the chosen answers less that of the rejected ones, for objectives that compare answers.
-        #[serde(rename = "rewards/margins")]
-        margin: Option<f64>,
-        /// Fraction of the pairs whose chosen answer has the higher reward.
-        #[serde(rename = "rewards/accuracies")]
-        ranked: Option<f64>,
-    },
-    /// Validation after `step` steps. `scores` is null without validation samples.
-    Eval {
-        step: usize,
-        scores: Option<Scores>,
-        best: bool,
-        #[serde(rename = "eval_rewards/margins")]
-        margin: Option<f64>,
-        #[serde(rename = "eval_rewards/accuracies")]
-        ranked: Option<f64>,
-    },
-    /// A reply to one of the recipe's `eval.samples` after `step` steps.
-    Sample {
-        step: usize,
-        prompt: String,
-        reply: String,
-    },
-    /// A warning about the run.
-    Notice {
-        step: usize,
-        notice: String,
-    },
-    /// The state after `step` steps, as files: `checkpoint-STEP/…`. Save them to resume later.
-    Checkpoint {
-        step: usize,
-        files: Vec<FileEntry>,
-    },
-    /// The run waits until it is resumed.
-    Paused {
-        step: usize,
-    },
-    Resumed {
-        step: usize,
-    },
-    /// The run has ended.
-    Done {
-        step: usize,
-        /// The step of the adapter; with `eval.keep_best` not always the last.
-        adapter_of_step: usize,
-        /// Whether the run was stopped before its last step.
-        stopped: bool,
-        /// Why the final check refused the adapter; null if it passed. `adapter` holds it all the same.
-        refused: Option<String>,
-        /// The adapter as the files of a PEFT folder; null if no step was taken.
-        adapter: Option<Vec<FileEntry>>,
-        /// The output folder: every format of `output.export`, `report.html`, `metrics.jsonl`, `recipe.resolved.toml`.
-        files: Vec<FileEntry>,
-        /// Total time of the steps.
-        seconds: f64,
-    },
-}
-
-impl Event {
-    pub fn of_step(step: &StepMetrics, timing: &Timing, smoothed: Option<f64>) -> Event {
-        let &StepMetrics {
-            step,
-            loss,
-            accuracy,
-            grad_norm,
-            update_ratio,
-            learning_rate,
-            tokens,
-            skipped,
-            preference,
-            rewards: _,
-        } = step;
-        let &Timing { seconds, tokens_per_second, .. } = timing;
-        Event::Step {
-            step,
-            loss,
-            smoothed,
-            accuracy,
-            grad_norm,
-            update_ratio,
-            learning_rate,
-            tokens,
-            skipped,
-            seconds,
-            tokens_per_second,
-            margin: preference.rewards_margins,
-            ranked: preference.rewards_accuracies,
-        }
-    }
 }
 
 /// A message of a conversation.

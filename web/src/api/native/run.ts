@@ -2,7 +2,8 @@
 
 import type { Run } from "../index";
 import { TrainError } from "../errors";
-import type { Check, Event, FileEntry, Scores } from "../types";
+import type { Check, Completion, Event, FileEntry, Scores } from "../types";
+import { measured } from "../../ui/rewards";
 import { bytes, escaped, request, resumed } from "./http";
 
 /** The file in a checkpoint that names the run whose folder holds it. The page keeps no moments of the optimizer. */
@@ -18,7 +19,8 @@ const KEPT = ["adapter_model.safetensors", "adapter_config.json", "metrics.jsonl
 type Line =
   | ({ event: "check"; run: string } & Check)
   | { event: "start"; resumed_at: number }
-  | (Omit<Extract<Event, { event: "step" }>, "smoothed"> & { smoothed_loss: number | null })
+  | (Omit<Extract<Event, { event: "step" }>, "smoothed" | "rewards"> & { smoothed_loss: number | null })
+  | { event: "completions"; step: number; best: Drawn[]; worst: Drawn[] }
   | ({ event: "evaluation"; step: number; best: boolean; replies?: { prompt: string; reply: string }[] } & Partial<Scores> & Partial<Ranking>)
   | { event: "notice"; step: number; notice: string }
   | Extract<Event, { event: "phase" | "loading" }>
@@ -26,6 +28,11 @@ type Line =
   | { event: "paused" | "resumed" | "stopped"; step: number }
   | { event: "finished"; step: number; adapter_of_step: number; seconds: number }
   | { event: "exit"; problem: string | null; refused: boolean; finished: boolean; adapter: string[]; files: string[] };
+
+/** A completion, whose prompt is as in its record: text or messages. */
+type Drawn = Omit<Completion, "prompt"> & { prompt: unknown };
+
+const drawn = ({ prompt, ...rest }: Drawn): Completion => ({ ...rest, prompt: typeof prompt === "string" ? prompt : JSON.stringify(prompt) });
 
 /** The measurements of an evaluation that compares answers. */
 type Ranking = Pick<Extract<Event, { event: "eval" }>, "eval_rewards/margins" | "eval_rewards/accuracies">;
@@ -102,13 +109,17 @@ async function translate(line: Line, state: State): Promise<Event[]> {
       state.step = step.step;
       state.seconds += step.seconds;
       const ranking = { "rewards/margins": step["rewards/margins"] ?? null, "rewards/accuracies": step["rewards/accuracies"] ?? null };
-      return [{ ...step, ...ranking, smoothed, skipped: step.skipped ?? false }];
+      return [{ ...step, ...ranking, rewards: measured(step), smoothed, skipped: step.skipped ?? false }];
+    }
+    case "completions": {
+      const { step, best, worst } = line;
+      return [{ event: "completions", step, best: best.map(drawn), worst: worst.map(drawn) }];
     }
     case "evaluation": {
       const { step, best, replies = [], eval_loss, eval_perplexity, eval_accuracy, eval_tokens } = line;
       const scores = eval_loss === undefined ? null : ({ eval_loss, eval_perplexity, eval_accuracy, eval_tokens } as Scores);
       const ranking = { "eval_rewards/margins": line["eval_rewards/margins"] ?? null, "eval_rewards/accuracies": line["eval_rewards/accuracies"] ?? null };
-      return [{ event: "eval", step, scores, best, ...ranking }, ...replies.map((reply): Event => ({ event: "sample", step, ...reply }))];
+      return [{ event: "eval", step, scores, best, ...ranking, rewards: measured(line) }, ...replies.map((reply): Event => ({ event: "sample", step, ...reply }))];
     }
     case "phase":
     case "loading":

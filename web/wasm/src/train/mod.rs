@@ -10,7 +10,8 @@ use rullama_train::train::TrainError;
 
 use crate::control::Control;
 use crate::engine::Stage;
-use crate::types::{Check, Event, FileEntry, Problem};
+use crate::events::Event;
+use crate::types::{Check, FileEntry, Problem};
 pub use opened::{Opened, counts};
 use page::Page;
 

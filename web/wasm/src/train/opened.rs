@@ -9,7 +9,7 @@ use rullama_train::data::dataset::files as dataset_files;
 use rullama_train::files;
 use rullama_train::gpu::{Backend, Gpu, GpuError};
 use rullama_train::model::plan::{Plan, Recompute};
-use rullama_train::recipe::{Recipe, Template as Setting};
+use rullama_train::recipe::{Recipe, Reward, RewardKind, Template as Setting};
 use rullama_train::run::checkpoint::Checkpoint;
 use rullama_train::run::pace::Work;
 use rullama_train::run::{self, Identity, OpenBase, PreparedRun, Ready, wording};
@@ -35,6 +35,7 @@ impl Opened {
         let names: Vec<String> = given.iter().map(|file| file.path.clone()).collect();
         tree::fill(given);
         check_files(recipe, &names)?;
+        check_rewards(recipe)?;
         frozen.check(recipe)?;
         let Ready { recipe, prepared, initial } = Ready::read(recipe, frozen)?;
         let identity = prepared.identity(frozen, &initial.adapter);
@@ -122,6 +123,8 @@ impl Opened {
             validation: counts(&data.validation),
             work: Work::of(&self.prepared, recipe.eval.steps, recipe.eval.max_new_tokens).into(),
             plan: plan.into(),
+            rewards: recipe.rewards.iter().map(wording::reward).collect(),
+            tries: wording::tries(recipe),
             warnings,
         }
     }
@@ -146,6 +149,18 @@ fn check_files(recipe: &Recipe, given: &[String]) -> Result<(), Problem> {
         key,
         format!("{key}: {} is not among the files that were picked ({given})", path.display()),
     ))
+}
+
+/// Fails if a reward needs another program or a server.
+fn check_rewards(recipe: &Recipe) -> Result<(), Problem> {
+    let outside = |reward: &&Reward| matches!(reward.kind, RewardKind::Command { .. } | RewardKind::Url(_));
+    let Some(reward) = recipe.rewards.iter().find(outside) else { return Ok(()) };
+    let message = format!(
+        "rewards: a browser can neither start a program nor ask a judge, so the reward \"{}\" cannot be had here; remove it, or train \
+         with the program: rullama-train RECIPE",
+        reward.name()
+    );
+    Err(Problem::of_key("rewards", message))
 }
 
 /// Counts of samples, tokens and loss tokens.

@@ -6,11 +6,12 @@ use rullama_train::files;
 use rullama_train::report::{self, Report};
 use rullama_train::run::checkpoint::Checkpoint;
 use rullama_train::run::metrics::{Evaluation, SampleReply};
-use rullama_train::run::{Asked, Finished, Host, Outcome, Phase, Run, RunEvent, Status};
+use rullama_train::run::{Asked, Finished, Host, Outcome, Phase, RolloutLine, Run, RunEvent, Status};
 
 use crate::control::Control;
+use crate::events::Event;
 use crate::tree;
-use crate::types::{Event, FileEntry, Problem};
+use crate::types::{FileEntry, Problem};
 
 /// Where checkpoints are written before they are posted.
 const CHECKPOINTS: &str = ".checkpoints";
@@ -25,28 +26,41 @@ pub struct Page<'a> {
     saved: Option<usize>,
     /// The adapter of the last checkpoint, as PEFT files; `None` if it equals the initial one.
     adapter: Option<Vec<FileEntry>>,
+    /// The completions of the last step, for the report.
+    completions: Vec<RolloutLine>,
     paused: bool,
 }
 
 impl<'a> Page<'a> {
     /// `saved`: the step that the page has a checkpoint of.
     pub fn new(control: &'a Control, post: &'a dyn Fn(&Event), saved: Option<usize>) -> Page<'a> {
-        Page { control, post, saved, adapter: None, paused: false }
+        Page { control, post, saved, adapter: None, completions: Vec::new(), paused: false }
     }
 
     fn evaluation(&self, evaluation: &Evaluation, best: bool) {
         let step = evaluation.step;
         let measured = |name: &str| evaluation.preference.get(name).copied();
+        let rewards = evaluation.reward().map(|_| evaluation.preference.clone());
         (self.post)(&Event::Eval {
             step,
             scores: evaluation.scores.map(Into::into),
             best,
             margin: measured("eval_rewards/margins"),
             ranked: measured("eval_rewards/accuracies"),
+            rewards: rewards.unwrap_or_default(),
         });
         for SampleReply { prompt, reply, .. } in evaluation.replies.iter().cloned() {
             (self.post)(&Event::Sample { step, prompt, reply });
         }
+    }
+
+    /// Keeps the completions of a step, and posts the best and the worst.
+    fn drawn(&mut self, lines: &[RolloutLine]) {
+        let Some(step) = lines.first().map(|line| line.step) else { return };
+        self.completions = lines.to_vec();
+        let [best, worst] =
+            report::best_and_worst(lines).map(|all| all.into_iter().map(Into::into).collect());
+        (self.post)(&Event::Completions { step, best, worst });
     }
 
     fn ended(&mut self, run: &Run, outcome: &Outcome) -> Result<(), Problem> {
@@ -60,13 +74,13 @@ impl<'a> Page<'a> {
             Outcome::Finished(finished) => {
                 done.adapter_of_step = finished.adapter_of_step;
                 done.adapter = Some(self.peft_files(run, finished)?);
-                write_logs(run, Status::of(outcome), Some(finished.adapter_of_step))?;
+                self.write_logs(run, Status::of(outcome), Some(finished.adapter_of_step))?;
             }
             Outcome::Refused { adapter_of_step, reason, kept } => {
                 done.adapter_of_step = *adapter_of_step;
                 done.refused = Some(reason.to_string());
                 done.adapter = Some(read_folder(kept)?);
-                write_logs(run, Status::of(outcome), None)?;
+                self.write_logs(run, Status::of(outcome), None)?;
             }
             // The caller reports it as an error.
             Outcome::Unmoved => return Ok(()),
@@ -76,6 +90,25 @@ impl<'a> Page<'a> {
         let files = tree::take(out);
         let step = run.step;
         (self.post)(&Event::Done { step, adapter_of_step, stopped, refused, adapter, files, seconds });
+        Ok(())
+    }
+
+    /// Writes report, measurements and recipe into the output folder. `kept`: the step whose adapter was exported.
+    fn write_logs(&self, run: &Run, status: Status, kept: Option<usize>) -> Result<(), Problem> {
+        let out = Path::new(OUT);
+        let adapter = files::read(&out.join("adapter_model.safetensors")).ok().filter(|_| kept.is_some());
+        let (metrics, timing) = run.history.lines();
+        let report =
+            Report { completions: &self.completions, ..Report::of(run, status, kept, adapter.as_deref()) };
+        let texts = [
+            (report::FILE, report.html()),
+            ("metrics.jsonl", metrics),
+            ("timing.jsonl", timing),
+            ("recipe.resolved.toml", run.recipe.pinned(&run.base.fingerprint).to_resolved_toml()),
+        ];
+        for (name, text) in texts {
+            files::write_atomic(&out.join(name), text.as_bytes()).map_err(Problem::new)?;
+        }
         Ok(())
     }
 
@@ -98,8 +131,9 @@ impl Host for Page<'_> {
 
     fn on_event(&mut self, run: &Run<'_>, event: RunEvent<'_>) -> Result<(), Problem> {
         match event {
-            RunEvent::Step { metrics, timing, .. } => {
+            RunEvent::Step { metrics, timing, lines } => {
                 (self.post)(&Event::of_step(metrics, timing, run.history.smoothed));
+                self.drawn(lines);
             }
             RunEvent::Evaluation { evaluation, is_best } => self.evaluation(evaluation, is_best),
             RunEvent::Notice(notice) => {
@@ -199,21 +233,4 @@ fn read_folder(folder: &Path) -> Result<Vec<FileEntry>, Problem> {
         files::read(&path).map(|bytes| FileEntry { path: name, bytes }).map_err(Problem::new)
     };
     files::list(folder).map_err(Problem::new)?.into_iter().map(read).collect()
-}
-
-/// Writes report, measurements and recipe into the output folder. `kept`: the step whose adapter was exported.
-fn write_logs(run: &Run, status: Status, kept: Option<usize>) -> Result<(), Problem> {
-    let out = Path::new(OUT);
-    let adapter = files::read(&out.join("adapter_model.safetensors")).ok().filter(|_| kept.is_some());
-    let (metrics, timing) = run.history.lines();
-    let texts = [
-        (report::FILE, Report::of(run, status, kept, adapter.as_deref()).html()),
-        ("metrics.jsonl", metrics),
-        ("timing.jsonl", timing),
-        ("recipe.resolved.toml", run.recipe.pinned(&run.base.fingerprint).to_resolved_toml()),
-    ];
-    for (name, text) in texts {
-        files::write_atomic(&out.join(name), text.as_bytes()).map_err(Problem::new)?;
-    }
-    Ok(())
 }
