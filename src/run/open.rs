@@ -65,11 +65,6 @@ impl OpenBase {
         if cfg!(target_arch = "wasm32") && recipe.distill.is_some() {
             return Err(super::distill::teacher::unsupported());
         }
-        if cfg!(target_arch = "wasm32") && recipe.grpo.is_some() {
-            return Err(RunError::Conflict(
-                "train.objective = \"grpo\" draws completions during the run, which the page does not; train with the command-line program".into(),
-            ));
-        }
         let context = self.base.config().context_length;
         if let Some(row) = recipe.data.max_seq_len.filter(|row| *row > context) {
             return Err(RunError::Conflict(format!(

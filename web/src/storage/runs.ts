@@ -37,6 +37,8 @@ export interface KeptRun {
   /** The recipe with all defaults filled in. */
   recipe: string;
   replies: { prompt: string; before: string; after: string }[];
+  /** Rewards by step, if it learns from them. */
+  rewards?: [number, number][];
   /** Losses by step. */
   losses: [number, number][];
 }

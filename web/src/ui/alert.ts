@@ -22,5 +22,8 @@ export function announce(text: string): void {
   byId("status").textContent = text;
 }
 
+/** A message that others follow, as a sentence. */
+export const sentence = (text: string) => `${text.slice(0, 1).toUpperCase()}${text.slice(1).replace(/[.;\s]+$/, "")}.`;
+
 /** The message of a thrown value. */
 export const words = (error: unknown) => (error instanceof Error ? error.message : String(error));

@@ -28,11 +28,11 @@ export function charts(place: HTMLElement) {
   ];
   const margin = chart("Reward margin", both, 130, false, (value) => String(Number(value.toPrecision(3))));
   const ranked = chart("Pairs ranked right", both, 130, false, percent);
-  const rewards = rewardCharts(place);
   const body = el("div");
   const table = el("details", { class: "values" }, el("summary", {}, "Show as a table"), body);
-  const all = [loss, margin, ranked, rate, speed];
-  place.append(...all.map((one) => one.figure), table);
+  place.append(loss.figure);
+  const rewards = rewardCharts(place); // which take its place
+  place.append(...[margin, ranked, rate, speed].map((one) => one.figure), table);
 
   let last: History | null = null;
   const values = valuesTable();

@@ -4,6 +4,7 @@ import type { KeptRun } from "../storage/runs";
 import { el } from "./dom";
 import { decimal, duration, loss, share } from "./format";
 import { plot } from "./plot";
+import { allValues } from "./toml";
 
 const COLORS = ["--accent", "--second", "--third", "--muted"];
 
@@ -11,16 +12,7 @@ const COLORS = ["--accent", "--second", "--third", "--muted"];
 export const MOST = COLORS.length;
 
 /** `section.key` and value of every setting in a resolved recipe. */
-function settings(text: string): Map<string, string> {
-  const found = new Map<string, string>();
-  let section = "";
-  for (const line of text.split("\n")) {
-    section = /^\[([\w.]+)\]/.exec(line)?.[1] ?? section;
-    const pair = /^([\w.]+) = ("[^"]*"|\[.*\]|[^#]*)/.exec(line);
-    if (pair) found.set(section ? `${section}.${pair[1]}` : pair[1]!, pair[2]!.trim());
-  }
-  return found;
-}
+const settings = allValues;
 
 /** The name of a run in sentences. */
 export const titleOf = (run: KeptRun) => run.name ?? `${run.samples} on ${run.base}, ${new Date(run.ended).toLocaleString([], { dateStyle: "medium", timeStyle: "short" })}`;
@@ -55,7 +47,7 @@ export function comparison(runs: KeptRun[]): HTMLElement {
   const body = el(
     "tbody",
     {},
-    row("Loss", runs.map((run) => `${loss(run.before)} → ${loss(run.after)}`)),
+    ...(runs.every(({ reward }) => reward) ? [] : [row("Loss", runs.map((run) => (run.reward ? "—" : `${loss(run.before)} → ${loss(run.after)}`)))]),
     ...(runs.some((run) => run.ranking)
       ? [
           row("Reward margin", runs.map(({ ranking }) => (ranking ? `${decimal(ranking.margin.before, 2)} → ${decimal(ranking.margin.after, 2)}` : "—"))),
@@ -73,18 +65,20 @@ export function comparison(runs: KeptRun[]): HTMLElement {
   return el("div", {}, el("h3", {}, "Side by side"), picture(runs), box);
 }
 
-/** The losses of all runs in one chart. */
+/** The rewards of all runs in one chart, or their losses where not all have rewards. */
 function picture(runs: KeptRun[]): HTMLElement {
-  const steps = [...new Set(runs.flatMap((run) => run.losses.map(([step]) => step)))].sort((a, b) => a - b);
+  const learn = runs.every(({ rewards }) => rewards);
+  const values = (run: KeptRun) => (learn ? run.rewards! : run.rewards ? [] : run.losses);
+  const steps = [...new Set(runs.flatMap((run) => values(run).map(([step]) => step)))].sort((a, b) => a - b);
   const lines = runs.map((run) => {
-    const known = new Map(run.losses);
+    const known = new Map(values(run));
     return steps.map((step) => known.get(step) ?? null);
   });
   const { picture, draw } = plot(
     runs.map((_, i) => ({ color: COLORS[i]! })),
     { height: 180, tick: (value) => String(Number(value.toPrecision(3))) },
   );
-  picture.setAttribute("aria-label", `Losses: ${runs.map((run) => `${titleOf(run)}: ${decimal(run.after)}`).join("; ")}`);
+  picture.setAttribute("aria-label", `${learn ? "Rewards" : "Losses"}: ${runs.map((run) => `${titleOf(run)}: ${learn ? decimal(run.reward?.after ?? null, 2) : decimal(run.reward ? null : run.after)}`).join("; ")}`);
   draw(steps, lines);
   return picture;
 }

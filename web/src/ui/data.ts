@@ -121,7 +121,7 @@ export function dataSection(changed: () => void) {
     if (pairs && pairs.length > 0 && pairs.length <= MOST_ROWS) byId("reading").append(button("Edit in the sheet", () => toSheet(pairs)));
     fields = columns && (learning === null ? fieldsOf(columns) : promptField(columns));
     if (learning !== null) expected = columns?.[1] ?? expectedIn(names, learning.column);
-    learn.show(dataSession.kind === "task" ? null : { learning, names: columns ? [] : names, column: expected });
+    learn.show(dataSession.kind === "task" ? null : { learning, names: columns ? [] : names, column: dataSession.kind === "sheet" ? null : expected });
     if (fields !== null && !isAutomatic()) setName("data", "fields", fields);
     data.set(picked);
     changed();

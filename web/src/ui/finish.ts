@@ -62,7 +62,9 @@ export function showFinish(): void {
     byId(section).scrollIntoView({ block: "start" });
     byId(field).focus({ preventScroll: true });
   };
-  const next = el("div", { class: "next" }, button("Talk to it", to("talk", "talk-input"), { class: "primary" }), button("Keep it", to("keep", "downloads")));
-  if (!good && lengthOf(recipe.get(), run.recipe)) next.prepend(button("Train longer", () => longer(run.recipe), { class: "primary" }));
+  const longerHelps = !good && lengthOf(recipe.get(), run.recipe) !== null;
+  const talk = button("Talk to it", to("talk", "talk-input"), longerHelps ? {} : { class: "primary" });
+  const next = el("div", { class: "next" }, talk, button("Keep it", to("keep", "downloads")));
+  if (longerHelps) next.prepend(button("Train longer", () => longer(run.recipe), { class: "primary" }));
   place.replaceChildren(head, ...[preferred, right].filter((one) => one !== undefined), el("p", { class: "note" }, time), foot, next);
 }

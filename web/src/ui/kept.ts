@@ -5,7 +5,7 @@ import { filesOfRun, forgetKeptRun, keepRun, renameRun, type KeptRun } from "../
 import { change, ranking, replay } from "./history";
 import { exchanges } from "./hero";
 import { alertUser, words } from "./alert";
-import { result, runs, trainer } from "./state";
+import { runs, trainer } from "./state";
 import { getValue } from "./toml";
 
 /** A run of the program's folder: as the page described it, or only its name. */
@@ -86,9 +86,9 @@ export function watchFolder(): void {
 
 const MOST_CHATS = 20;
 
-/** Adds an exchange to the run that is shown, for comparisons. */
-export async function recordChat(prompt: string, before: string, after: string): Promise<void> {
-  const run = runs.get().find(({ id }) => id === result.get()?.id);
+/** Adds an exchange to the run `of`, for comparisons. */
+export async function recordChat(of: string | undefined, prompt: string, before: string, after: string): Promise<void> {
+  const run = runs.get().find(({ id }) => id === of);
   if (!run || after === "") return;
   const others = (run.chats ?? []).filter((one) => one.prompt !== prompt).slice(-MOST_CHATS + 1);
   await update({ ...run, chats: [...others, { prompt, before, after }] });

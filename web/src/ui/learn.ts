@@ -55,8 +55,8 @@ export interface Shown {
   learning: Learning | null;
   /** Names of the records' columns; empty if they are chosen elsewhere. */
   names: string[];
-  /** The column with what is expected. */
-  column: string;
+  /** The column with what is expected; null where the samples have no names that the user has seen. */
+  column: string | null;
 }
 
 /** Starts the choice. `changed` gets what the user chooses. */
@@ -68,7 +68,7 @@ export function learnChoice(changed: (learning: Learning | null) => void) {
   from.append(el("option", { value: "" }, "the answers: it imitates them"), tries);
   const more = el("div", { class: "more" });
   const note = el("p", { class: "note" });
-  place.append(el("span", { class: "pick" }, el("label", { for: from.id }, "It learns from"), from), more, note);
+  place.append(el("label", { for: from.id }, "It learns from"), from, more, note);
   let now: Learning | null = null;
   let typing = 0;
   from.addEventListener("change", () => changed(from.value === "" ? null : { reward: from.value as Reward, ...(now?.column !== undefined && { column: now.column }) }));
@@ -82,14 +82,14 @@ export function learnChoice(changed: (learning: Learning | null) => void) {
       clearTimeout(typing);
       typing = window.setTimeout(() => changed({ ...learning, value: field.value }), 400);
     });
-    return [el("span", { class: "pick" }, el("label", { for: field.id }, setting.label), field)];
+    return [el("label", { for: field.id }, setting.label), field];
   };
-  const column = (learning: Learning, names: string[], shown: string): HTMLElement[] => {
+  const column = (learning: Learning, names: string[], shown: string | null): HTMLElement[] => {
     if (!expects(learning) || names.length === 0) return [];
     const select = el("select", { id: "learn-column" }, ...names.map((name) => el("option", { value: name }, name)));
-    select.value = shown;
+    if (shown !== null) select.value = shown;
     select.addEventListener("change", () => changed({ ...learning, column: select.value }));
-    return [el("span", { class: "pick" }, el("label", { for: select.id }, "Expected answer"), select)];
+    return [el("label", { for: select.id }, "Expected answer"), select];
   };
 
   return {
@@ -102,7 +102,7 @@ export function learnChoice(changed: (learning: Learning | null) => void) {
       now = learning;
       from.value = learning?.reward ?? "";
       if (!same) more.replaceChildren(...(learning ? [...setting(learning), ...column(learning, names, expected)] : []));
-      const compared = learning && expects(learning) ? ` The column “${expected}” has what is expected.` : "";
+      const compared = learning && expects(learning) && expected !== null ? ` The column “${expected}” has what is expected.` : "";
       note.textContent = learning ? `It tries several answers to each prompt, and learns from those that get more than the others.${compared}` : "";
     },
     disable(disabled: boolean) {

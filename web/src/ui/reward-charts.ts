@@ -15,7 +15,7 @@ const both = [
 
 const short = (value: number) => String(Number(value.toPrecision(3)));
 
-/** Adds the charts at the start of `place`. */
+/** Adds the charts to `place`. */
 export function rewardCharts(place: HTMLElement) {
   const reward = chart("Reward", both, 220, true, short);
   const length = chart("Tokens of a completion", both, 130, false, short);

@@ -21,6 +21,9 @@ export function measured(line: object): Measured {
 /** Whether the run learns from rewards. */
 export const learns = ({ steps, evals }: History) => steps.some(({ rewards }) => rewards?.["reward"] !== undefined) || evals.some(({ rewards }) => rewards?.["reward"] !== undefined);
 
+/** The mean reward of the completions of each step. */
+export const rewardsByStep = ({ steps }: History) => steps.flatMap(({ step, rewards }) => (rewards?.["reward"] === undefined ? [] : [[step, rewards["reward"]] as [number, number]]));
+
 /** The names of its rewards, in their order. */
 export function rewardNames({ steps }: History): string[] {
   const names = Object.keys(steps.at(-1)?.rewards ?? {});

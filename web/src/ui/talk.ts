@@ -129,11 +129,12 @@ export function talkSection(): void {
     try {
       if (stops()) await stopped();
       const saved = adapter();
+      const run = result.get()?.id; // another one may be shown once it has answered
       if (saved) await adapted.ask(text, saved.files, mine);
       if (!mine.over) await plain.ask(text, null, mine);
       // The first question of a conversation can be compared.
       if (saved && !mine.over && !mine.stopped && adapted.messages.length === 2) {
-        await recordChat(text, plain.messages.at(-1)!.content, adapted.messages.at(-1)!.content);
+        await recordChat(run, text, plain.messages.at(-1)!.content, adapted.messages.at(-1)!.content);
       }
     } catch (error) {
       if (error instanceof DeviceLost) await reopenDevice();

@@ -5,7 +5,7 @@ import { REPORT, forgetRun, saveCheckpoint, saveResult, saveRunRecipe, saveRunSe
 import { isNative } from "../api/engine";
 import { StorageFull } from "../storage/opfs";
 import type { KeptRun } from "../storage/runs";
-import { alertUser, announce, clearAlert, words } from "./alert";
+import { alertUser, announce, clearAlert, sentence, words } from "./alert";
 import { isFinished, runButtons } from "./buttons";
 import { dataSession, given, useTyped } from "./data";
 import { reopenDevice } from "./device";
@@ -23,7 +23,7 @@ import { wrongField } from "./form";
 import { keep, newId } from "./kept";
 import { noteSpeed } from "./pace";
 import { newName } from "./names";
-import { rewardChange } from "./rewards";
+import { rewardChange, rewardsByStep } from "./rewards";
 import { changes, runSetup, setupNow } from "./setup";
 import { when } from "./cell";
 import { base, checked, checkpoint, data, phase, recipe, result, runRecipe, runs, stale, table, trainer } from "./state";
@@ -222,7 +222,7 @@ export function trainingSection(back: () => Promise<void>) {
         recipe.set(less.recipe);
         void start();
       };
-      alertUser(`${words(error)} The run needs less memory with ${less.saving}; the result stays about the same.`, { text: "Train with less memory", act });
+      alertUser(`${sentence(words(error))} The run needs less memory with ${less.saving}; the result stays about the same.`, { text: "Train with less memory", act });
     } else if (error instanceof DeviceLost) {
       const kept = saved ? `The run is saved up to step ${saved.step}.` : "Nothing was saved yet, so training begins anew.";
       alertUser(`${whatWasLost(error)} ${kept}`, { text: saved ? "Resume from there" : "Train again", act: () => void start() });
@@ -303,7 +303,7 @@ export function trainingSection(back: () => Promise<void>) {
 
 const planOf = (found: Check | Error | null): Check | null => (found instanceof Error ? null : found);
 /** How the GPU was lost, as one sentence, without the advice of the program. */
-const whatWasLost = (error: Error) => `${error.message.replace(/[.;\s]*open it again.*$/s, "").replace(/[.;\s]+$/, "").replace(/^the/, "The")}.`;
+const whatWasLost = (error: Error) => sentence(error.message.replace(/[.;\s]*open it again.*$/s, ""));
 
 /** The tokens of every sample, as far as they are known. */
 function lengths(): number[] {
@@ -331,7 +331,7 @@ function describe(event: Extract<Event, { event: "done" }>, history: History, te
     steps: event.step,
     ...change(history),
     ...(compared ? { ranking: compared } : {}),
-    ...(reward && { reward }),
+    ...(reward && { reward, rewards: rewardsByStep(history) }),
     seconds: event.seconds,
     recipe: text,
     replies: exchanges(history).map(({ prompt, before, after }) => ({ prompt, before: before ?? "", after: after ?? "" })),

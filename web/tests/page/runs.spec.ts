@@ -143,7 +143,8 @@ test("questions of the chat are compared with those of other runs", async ({ pag
   await page.getByLabel("Message").fill("Who are you?");
   await page.keyboard.press("Enter");
   await expect(page.locator("#adapter-log")).toContainText("matey!");
-  await page.getByRole("button", { name: "Train again" }).click();
+  await page.getByRole("button", { name: "Train again" }).click(); // while the base still answers
+  await expect(page.locator("#base-log .assistant:not(.waiting)")).toContainText("Lima.");
   await trainToTheEnd(page);
   for (const box of await page.locator("#runs-list").getByRole("checkbox").all()) await box.check();
   await expect(page.getByRole("region", { name: "Runs side by side" }).getByRole("row", { name: /^Who are you/ })).toContainText("matey!");

@@ -5,7 +5,7 @@ import { linesOf, rowsIn } from "../../src/ui/sheet";
 import { open, saved, trainToTheEnd } from "./page";
 
 const cell = (page: Page, name: string, row: number) => page.getByLabel(`${name}, row ${row}`, { exact: true });
-const read = (page: Page) => page.evaluate(() => (globalThis as { read?: { text: string; name: string } }).read!);
+const read = (page: Page) => page.evaluate(() => (globalThis as { read?: { text: string; name: string } }).read ?? { text: "", name: "" });
 
 /** Pastes text into the cell that has the focus. */
 const paste = (page: Page, text: string) =>
