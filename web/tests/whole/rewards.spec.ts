@@ -57,8 +57,8 @@ test("the example trains from rewards as the program does; curve, completions, r
   await page.getByRole("button", { name: "Train", exact: true }).click();
   await expect(page.locator("#saved")).toContainText("Finished");
   await expect(page.getByRole("img", { name: /^Reward: training \d\.\d+, validation \d\.\d+$/ })).toBeVisible();
-  await expect(page.getByRole("img", { name: /^Each reward: number \d\.\d+, length \d\.\d+$/ })).toBeVisible();
-  await expect(page.getByRole("list", { name: "Best completions" }).locator("li").first()).toContainText(/reward .*\(number .*, length/);
+  await expect(page.getByRole("img", { name: /^Each reward: length \d\.\d+, number \d\.\d+$/ })).toBeVisible();
+  await expect(page.getByRole("list", { name: "Best completions" }).locator("li").first()).toContainText(/reward .*\(length .*, number/);
   await expect(page.locator("#finish")).toContainText(/Reward -?\d\.\d\d → -?\d\.\d\d/);
   await page.getByText("Show as a table").click();
   await expect(page.locator(".values tbody tr")).toHaveCount(STEPS);

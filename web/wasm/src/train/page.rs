@@ -28,13 +28,15 @@ pub struct Page<'a> {
     adapter: Option<Vec<FileEntry>>,
     /// The completions of the last step, for the report.
     completions: Vec<RolloutLine>,
+    /// The last progress that was posted.
+    told: Option<(Phase, usize)>,
     paused: bool,
 }
 
 impl<'a> Page<'a> {
     /// `saved`: the step that the page has a checkpoint of.
     pub fn new(control: &'a Control, post: &'a dyn Fn(&Event), saved: Option<usize>) -> Page<'a> {
-        Page { control, post, saved, adapter: None, completions: Vec::new(), paused: false }
+        Page { control, post, saved, adapter: None, completions: Vec::new(), told: None, paused: false }
     }
 
     fn evaluation(&self, evaluation: &Evaluation, best: bool) {
@@ -130,6 +132,9 @@ impl Host for Page<'_> {
     type Error = Problem;
 
     fn on_event(&mut self, run: &Run<'_>, event: RunEvent<'_>) -> Result<(), Problem> {
+        if !matches!(event, RunEvent::Progress { .. }) {
+            self.told = None;
+        }
         match event {
             RunEvent::Step { metrics, timing, lines } => {
                 (self.post)(&Event::of_step(metrics, timing, run.history.smoothed));
@@ -140,7 +145,10 @@ impl Host for Page<'_> {
                 (self.post)(&Event::Notice { step: notice.step, notice: notice.notice.clone() });
             }
             RunEvent::Ended(outcome) => self.ended(run, outcome)?,
+            // Drawing tells of every token.
+            RunEvent::Progress { phase, done, .. } if self.told == Some((phase, done)) => {}
             RunEvent::Progress { phase, done, of } => {
+                self.told = Some((phase, done));
                 (self.post)(&Event::Phase { phase: name(phase), done, of });
             }
             RunEvent::Started | RunEvent::Effects { .. } | RunEvent::Failed => {}
