@@ -35,8 +35,8 @@ export function cells(text: string, separator: string): string[][] {
   return rows.filter((one) => one.some((cell) => cell.trim() !== ""));
 }
 
-const QUESTIONS = /question|prompt|query|instruction|input|user|human|frage|pregunta|domanda|vraag|pytanie|вопрос|someone says|title|source/i;
-const ANSWERS = /answer|response|completion|output|reply|assistant|target|label|antwort|lösung|loesung|réponse|reponse|respuesta|risposta|odpowied|ответ|chosen/i;
+const QUESTIONS = /question|problem|aufgabe|prompt|query|instruction|input|user|human|frage|pregunta|domanda|vraag|pytanie|вопрос|someone says|title|source/i;
+const ANSWERS = /answer|solution|response|completion|output|reply|assistant|target|label|antwort|lösung|loesung|réponse|reponse|respuesta|risposta|odpowied|ответ|chosen/i;
 const OTHERS = /^(id|nr|no|text|messages|conversations|history|system|tools|rejected|category|weight|language|date)$/i;
 
 /** Longest name of a column, in characters. */

@@ -1,6 +1,6 @@
 /** The samples as a table: their text with the trained part marked, and their lengths. */
 
-import { BaseError, type SampleRow, type Samples } from "../api/index";
+import { BaseError, RecipeError, type SampleRow, type Samples } from "../api/index";
 import { isAutomatic } from "./automatic";
 import { elsewhere } from "./base-problem";
 import { button, byId, el } from "./dom";
@@ -45,10 +45,14 @@ async function readSamples(free: boolean): Promise<void> {
   if (!device || !model || picked.length === 0) return show(null);
   const mine = ++asked;
   byId("samples").setAttribute("aria-busy", "true");
+  const text = readingRecipe();
   const found = await device
-    .samples({ base: model, data: picked, recipe: readingRecipe() })
+    .samples({ base: model, data: picked, recipe: text })
     .catch((error: unknown) => (error instanceof Error ? error : new Error(String(error))));
-  if (mine === asked) show(found);
+  if (mine !== asked) return;
+  // The places of a recipe that the page made for reading are nobody's.
+  const placed = found instanceof RecipeError && text !== recipe.get();
+  show(placed ? new Error(found.message.replace(/^recipe:\d+:\d+: /, "")) : found);
 }
 
 function show(found: Samples | Error | null): void {

@@ -109,6 +109,27 @@ test("choose a base, train, reload in the run, talk, keep", async ({ page }) => 
   expect(calls).toContain(join(ui.folder, "models", "matey"));
 });
 
+test("a run learns from rewards, and shows the best and the worst completions", async ({ page }) => {
+  const ui = await started();
+  await open(page, ui);
+  await page.getByLabel("Task").selectOption("sums");
+  await expect(page.locator("#plan")).toContainText('number: 1 where the last number is that of the column "answer"');
+  await page.locator("#recipe-details > summary").click();
+  const recipe = page.getByLabel("Recipe as TOML");
+  await recipe.fill((await recipe.inputValue()).replace("max_steps = 20", "max_steps = 2").replace("val_size = 40", "val_size = 4"));
+  await page.getByRole("button", { name: "Train", exact: true }).click();
+  await expect(page.locator("#saved")).toContainText("Finished");
+  await expect(page.getByRole("img", { name: /^Reward: training \d\.\d+, validation \d\.\d+$/ })).toBeVisible();
+  await expect(page.getByRole("list", { name: "Best completions" }).locator("li").first()).toContainText(/reward [01]/);
+  await expect(page.locator("#finish")).toContainText(/Reward \d\.\d\d → \d\.\d\d/);
+  await page.reload();
+  await expect(page.locator("#runs-list")).toContainText(/reward \d\.\d\d → \d\.\d\d/);
+  expect(readFileSync(join(ui.folder, "runs", "sums-tiny", "rollouts.jsonl"), "utf8").trim().split("\n")).toHaveLength(2 * 32);
+  await page.locator("#recipe-details > summary").click();
+  await recipe.fill((await recipe.inputValue()).replace('name = "number" ', 'name = "command"\ncommand = ["python3", "reward.py"] '));
+  await expect(page.locator("#recipe-error")).toContainText('remove the reward "command", or train with the command line');
+});
+
 test("stop, continue, and what the page says when the program ends", async ({ page }) => {
   const ui = await started();
   await open(page, ui);

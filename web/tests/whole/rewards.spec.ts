@@ -44,6 +44,7 @@ async function open(page: Page): Promise<void> {
 
 /** Chooses the example, and another recipe for it. */
 async function sums(page: Page, text: string): Promise<void> {
+  await page.getByLabel("An example").check();
   await page.getByLabel("Task").selectOption("sums");
   await expect(page.locator("#data-list")).toContainText("sums.jsonl");
   await page.locator("#recipe-details > summary").click();
