@@ -13,6 +13,7 @@ pub mod cached_attention;
 pub mod cached_gated;
 pub mod cached_heads;
 pub mod categorical;
+pub mod columns;
 pub mod cross_entropy;
 pub mod delta;
 pub mod distill;

@@ -3,6 +3,7 @@
 use rullama_train::base::config::Activation;
 use rullama_train::gpu::Gpu;
 use rullama_train::ops::bias;
+use rullama_train::ops::columns::{self as copies, Span};
 use rullama_train::ops::dropout::{self, Mask};
 use rullama_train::ops::gated::plain as gated;
 use rullama_train::ops::rms_norm::{Norm, columns, plain};
@@ -220,6 +221,45 @@ pub fn scale_in_place(gpu: &Gpu) -> Outcome {
             let found = block.read(gpu, &name)?;
             check.close(&format!("in place {name}"), width, &found, &scaled(factor, &wide(&x)))?;
         }
+    }
+    check.done()
+}
+
+/// Columns of rows, taken side by side and put at the same places of other rows.
+pub fn columns_copied(gpu: &Gpu) -> Outcome {
+    let mut check = Check::new("columns", SUM);
+    // The last has more values than one dimension of workgroups covers.
+    for (height, whole, spans) in [
+        (1, 7, vec![[2, 0, 3]]),
+        (67, 132, vec![[4, 0, 64], [100, 64, 31]]),
+        (33_000, 260, vec![[0, 0, 256], [259, 256, 1]]),
+    ] {
+        let name = format!("[{height}, {whole}] {spans:?}");
+        let spans: Vec<Span> =
+            spans.into_iter().map(|[whole, part, count]| Span { whole, part, count }).collect();
+        let width = spans.iter().map(|span| span.count).sum();
+        let x = values(1, height * whole);
+        let before = values(2, height * whole);
+        let of_row = |row: &[f64]| -> Vec<f64> {
+            spans.iter().flat_map(|span| row[span.whole..span.whole + span.count].to_vec()).collect()
+        };
+        let taken_expected: Vec<f64> = wide(&x).chunks(whole).flat_map(of_row).collect();
+        let mut put_expected = wide(&before);
+        for (row, x) in put_expected.chunks_mut(whole).zip(wide(&x).chunks(whole)) {
+            for span in &spans {
+                let columns = span.whole..span.whole + span.count;
+                row[columns.clone()].copy_from_slice(&x[columns]);
+            }
+        }
+        let source = Block::input(gpu, (0, 0), whole, &x);
+        let other = Block::in_out(gpu, (0, 0), whole, &before);
+        let part = Block::in_out(gpu, (0, 0), width, &vec![0.0; height * width]);
+        run(gpu, |rec| {
+            copies::take(rec, &part.rows, &source.rows, &spans, height);
+            copies::put(rec, &other.rows, &part.rows, &spans, height);
+        })?;
+        check.close(&format!("taken {name}"), width, &part.read(gpu, &name)?, &taken_expected)?;
+        check.close(&format!("put {name}"), whole, &other.read(gpu, &name)?, &put_expected)?;
     }
     check.done()
 }

@@ -110,7 +110,7 @@ const MANY: &[GgmlType] = &[
 ];
 const RARE: &[GgmlType] = &[IQ2_XXS, IQ2_XS, IQ3_S, IQ1_S, IQ1_M, TQ1_0, TQ2_0, NVFP4, Q1_0, Q2_0];
 
-const CASES: [Case; 140] = [
+const CASES: [Case; 141] = [
     case("adamw", "ten steps of adamw and sgd, with clipping", F32, adamw::ten_steps),
     case("adamw", "gradients that are not finite", F32, adamw::non_finite),
     case("argmax", "the likeliest token", F32, decoding::likeliest),
@@ -149,6 +149,7 @@ const CASES: [Case; 140] = [
     case("rms_norm", "of some columns", F32, elementwise::norms_of_columns),
     case("rms_norm", "that passes rows on", F32, elementwise::norms_that_pass),
     case("cached_heads", "queries, keys and values into the cache", F32, decoding::heads_and_cache),
+    case("columns", "to others and back", F32, elementwise::columns_copied),
     case("cross_entropy", "forward", F32, cross_entropy::forward),
     case("cross_entropy", "backward", F32, cross_entropy::backward),
     case("cross_entropy", "softcap alone", F32, cross_entropy::softcap),

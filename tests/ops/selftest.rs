@@ -44,7 +44,7 @@ const SHARED: (&str, &str) = ("experts", "the gate of a shared one");
 const SCALE: (&str, &str) = ("scale", "in place");
 
 /// Faults of drivers and kernels, planted in the kernels that every device runs.
-const FAULTS: [Planted; 49] = [
+const FAULTS: [Planted; 50] = [
     planted(
         "signs of eight values are read without the one that seven give",
         DECODERS,
@@ -86,6 +86,13 @@ const FAULTS: [Planted; 49] = [
         "experts/shared",
         "sigmoid(score) * sigmoid(-score)",
         "sigmoid(score)",
+    ),
+    planted(
+        "copies the first columns in the place of others",
+        ("columns", "to others and back"),
+        "columns/plain",
+        "params.from_stride + params.from_first + column",
+        "params.from_stride + column",
     ),
     planted("writes nothing", SCALE, "scale/plain", "i < params.count4", "i + 1000000u < params.count4"),
     planted("a product writes nothing", PRODUCTS, "linear/tiled", "result[at] = sum_a;", ""),

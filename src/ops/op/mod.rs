@@ -100,7 +100,7 @@ const ATTENTION: &[Variant] =
     &[Variant::F32, Variant::Plain, Variant::F16, Variant::Coop8, Variant::Coop16, Variant::Cuda];
 
 /// Every op.
-pub static OPS: [Op; 33] = [
+pub static OPS: [Op; 34] = [
     op("adamw", Kind::Optimizer, F32, &[]),
     op("argmax", Kind::Other, F32, &[]),
     op(
@@ -123,6 +123,7 @@ pub static OPS: [Op; 33] = [
     op("cached_gated", Kind::Other, F32, &[("plain", cached_gates)]),
     op("cached_heads", Kind::Norm, F32, &[("plain", cached_heads)]),
     op("categorical", Kind::Other, F32, &[]),
+    op("columns", Kind::Other, F32, &[]),
     op(
         "cross_entropy",
         Kind::Loss,

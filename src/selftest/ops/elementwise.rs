@@ -2,6 +2,7 @@
 
 use crate::base::config::Activation;
 use crate::gpu::GpuError;
+use crate::ops::columns::{self, Span};
 use crate::ops::dropout::{self, Mask};
 use crate::ops::gated::plain as gated;
 use crate::ops::rms_norm::{Norm, plain as rms_norm};
@@ -108,6 +109,29 @@ pub fn scales(b: &mut Bench) -> Result<(), GpuError> {
     let in_place = b.in_out(width, &x)?;
     b.run(|rec| scale::in_place(rec, in_place.rows(), -0.37, height))?;
     b.expect("in place", &in_place, scaled, F32);
+    Ok(())
+}
+
+/// Columns 3 to 7 and 10 to 12 of rows side by side, and put back at the same places of others.
+pub fn columns_copied(b: &mut Bench) -> Result<(), GpuError> {
+    let (height, width) = SHAPE;
+    let spans = [Span { whole: 3, part: 0, count: 5 }, Span { whole: 10, part: 5, count: 3 }];
+    let x = values(1, height * width);
+    let before = values(2, height * width);
+    let taken: Vec<f64> =
+        wide(&x).chunks(width).flat_map(|row| [&row[3..8], &row[10..13]].concat()).collect();
+    let is_put = |column: usize| spans.iter().any(|s| (s.whole..s.whole + s.count).contains(&column));
+    let pairs = x.iter().zip(&before).enumerate();
+    let put: Vec<f64> =
+        pairs.map(|(i, (x, old))| f64::from(if is_put(i % width) { *x } else { *old })).collect();
+    let (whole, others) = (b.input(width, &x)?, b.in_out(width, &before)?);
+    let part = b.output(8, height)?;
+    b.run(|rec| {
+        columns::take(rec, part.rows(), whole.rows(), &spans, height);
+        columns::put(rec, others.rows(), part.rows(), &spans, height);
+    })?;
+    b.expect("taken", &part, taken, F32);
+    b.expect("put", &others, put, F32);
     Ok(())
 }
 

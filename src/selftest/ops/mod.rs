@@ -60,7 +60,7 @@ const fn check(
 }
 
 /// Every check. `pack`, `partial_sums`, `row_factors` and `update_norm` are parts of others; `peak` is measured.
-pub const CHECKS: [Check; 51] = [
+pub const CHECKS: [Check; 52] = [
     check("linear", "products", Needs::Rows, products::q4_k),
     check("linear", "products", Needs::Tiles, matrices::q4_k),
     check("linear", "products in every format", Needs::Rows, products::every_format),
@@ -96,6 +96,7 @@ pub const CHECKS: [Check; 51] = [
     check("adamw", "AdamW, clipping, norms", Needs::Any, training::adamw_steps),
     check("adamw", "gradient descent", Needs::Any, training::sgd_steps),
     check("bias", "added to some columns", Needs::Any, elementwise::biases),
+    check("columns", "to others and back", Needs::Any, elementwise::columns_copied),
     check("scale", "in place", Needs::Any, elementwise::scales),
     check("dropout", "masks", Needs::Any, elementwise::dropouts),
     check("matvec", "a few rows in every format", Needs::Any, products::short_products),
