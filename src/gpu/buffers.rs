@@ -185,7 +185,7 @@ impl Gpu {
 
     pub(super) fn check_size(&self, label: &str, bytes: u64) -> Result<(), GpuError> {
         self.check()?;
-        let allowed = self.limits.max_buffer_size.min(self.limits.max_storage_buffer_binding_size);
+        let allowed = self.longest_buffer();
         if bytes > allowed {
             return Err(GpuError::TooLarge {
                 name: label.into(),

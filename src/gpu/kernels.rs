@@ -237,7 +237,7 @@ impl Gpu {
 
     /// A handle of the device that runs other kernels, and makes the usual choices.
     pub fn with_kernels(&self, kernels: Kernels) -> Gpu {
-        Gpu { shared: self.shared.clone(), kernels, choices: RwLock::default() }
+        Gpu { shared: self.shared.clone(), kernels, choices: RwLock::default(), longest: self.longest }
     }
 
     /// The kernels of `tier`; `None` where the device does not support them.

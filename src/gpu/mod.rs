@@ -60,6 +60,8 @@ pub struct Gpu {
     shared: Arc<Shared>,
     kernels: Kernels,
     choices: RwLock<Choices>,
+    /// Most bytes of a buffer, where they are fewer than the device allows.
+    longest: Option<u64>,
 }
 
 impl std::ops::Deref for Gpu {
@@ -208,8 +210,13 @@ impl Gpu {
             target_family = "wasm",
             expect(clippy::arc_with_non_send_sync, reason = "a browser's device stays in one worker")
         )]
-        let gpu = Gpu { shared: Arc::new(shared), kernels: Kernels::default(), choices: RwLock::default() };
+        let gpu = Gpu::of(Arc::new(shared));
         Ok(gpu.with_kernels(gpu.best_kernels()))
+    }
+
+    /// A handle of the device that runs the kernels of every device.
+    fn of(shared: Arc<Shared>) -> Gpu {
+        Gpu { shared, kernels: Kernels::default(), choices: RwLock::default(), longest: None }
     }
 
     /// The device's name, backend and driver, on one line.
@@ -300,8 +307,18 @@ impl Gpu {
 
     /// Bytes that one binding may span. It decides how matrices are tiled.
     pub fn max_binding_bytes(&self) -> u64 {
-        let largest = self.limits.max_storage_buffer_binding_size.min(self.limits.max_buffer_size);
-        largest & !255
+        self.longest_buffer() & !255
+    }
+
+    /// Bytes that a buffer may have.
+    fn longest_buffer(&self) -> u64 {
+        self.longest.unwrap_or(self.limits.max_storage_buffer_binding_size.min(self.limits.max_buffer_size))
+    }
+
+    /// A handle of the device on which buffers may have `bytes` bytes at most, as they may on others. Plans that are not carried out may
+    /// have longer ones than the device.
+    pub fn with_buffers_of(&self, bytes: u64) -> Gpu {
+        Gpu { longest: Some(bytes), ..self.with_kernels(self.kernels) }
     }
 
     /// The name that the driver gives the device.
