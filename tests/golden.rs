@@ -81,12 +81,13 @@ fn main() -> std::process::ExitCode {
         // One test of all, for which each kernel is compiled once.
         if is_kin {
             add(
-                "logits, gradients, two samples and ten steps",
+                "logits, gradients, heads in parts, two samples and ten steps",
                 &[Variant::F32, Variant::Coop16],
                 &[],
                 |gpu, g| {
                     logits(gpu, g)?;
                     gradients(gpu, g, Recompute::Never)?;
+                    heads_in_parts(gpu, g)?;
                     two_samples(gpu, g)?;
                     ten_steps(gpu, g)
                 },
@@ -104,6 +105,7 @@ fn main() -> std::process::ExitCode {
         });
         add("loss and gradients, sums split", &[Variant::Plain], &[], sums_split);
         add("loss and gradients, many chunks of tokens", &but_plain, &half, chunks);
+        add("loss and gradients, heads in parts", &but_plain, &half, heads_in_parts);
         add(
             "two samples, packed and in two micro-batches",
             &[Variant::F32, Variant::Coop16],
@@ -211,6 +213,46 @@ fn chunks(gpu: &Gpu, g: &Golden) -> Result<(), Failed> {
     model.set_chunk(64);
     same_sample(gpu, g, &model, Recompute::Never, copies)?;
     same_sample(gpu, g, &model, Recompute::Always, copies)
+}
+
+/// Heads in two parts and in as many as they divide into, with chunks of tokens, against heads in one part. Sums of a head have the same
+/// order, so on f32 the loss is the same to the last bit. Gradients of adapters are sums over chunks.
+fn heads_in_parts(gpu: &Gpu, g: &Golden) -> Result<(), Failed> {
+    let copies = 150usize.div_ceil(g.first.ids.len());
+    let step = step_of(&vec![g.first.clone(); copies], &[(0..copies).collect()]);
+    let run = |parts: usize, recompute: Recompute| -> Result<_, Failed> {
+        let mut model = model(gpu, g);
+        model.set_chunk(64);
+        model.set_parts(parts);
+        let trainer = trainer(gpu, &model, &g.adapter, &[&step], recompute);
+        let most = trainer.plan().parts().into_iter().max().unwrap_or(1);
+        let (loss, gradients) = block_on(trainer.gradients(&step, 1))?;
+        Ok((most, loss, golden::by_name(&gradients, g.base.config())))
+    };
+    let (_, loss, expected) = run(1, Recompute::Never)?;
+    let expected = |name: &str| -> &[f64] {
+        expected.iter().find(|(other, _)| other == name).map_or(&[], |(_, values)| values)
+    };
+    // Norms of whole rows read all heads.
+    let divides = g.base.config().layers.iter().any(|l| !l.qk_norm_of_rows);
+    let cases = [(2, Recompute::Never), (2, Recompute::Always), (usize::MAX, Recompute::Always)];
+    for (parts, recompute) in cases {
+        let (most, found_loss, found) = run(parts, recompute)?;
+        let what = format!("{most} parts, {recompute:?}");
+        if (most > 1) != divides {
+            return Err(format!("{what}: expected heads to be divided: {divides}").into());
+        }
+        // Other experts may be chosen where two scores are closer than f16 can tell.
+        if chooses(gpu, g) {
+            continue;
+        }
+        let is_exact = gpu.kernels().tier() == Tier::F32;
+        let [_, of_loss, of_gradients, _] = if is_exact { [0.0, 0.0, 5e-6, 0.0] } else { tolerances(gpu) };
+        check(&format!("{what}: loss"), (found_loss - loss).abs() / loss, of_loss)?;
+        let (error, name) = worst(&found, expected);
+        check(&format!("{what}: worst gradient, {name}"), error, of_gradients)?;
+    }
+    Ok(())
 }
 
 /// The sample `copies` times in one micro-batch. The loss is a mean, so neither it nor the gradients change.

@@ -41,16 +41,16 @@ pub struct Activations {
     host: Option<HostActs>,
     layers: Vec<LayerBuffers>,
     storages: Storages,
-    temps: Vec<Act>, // by `Temp`
-    dq: Rows,        // [T, H·K]
-    dattn_q: Rows,   // [T, H·K]
+    temps: Vec<Vec<Act>>, // by `Temp`, of each part of the heads where parts have their own
+    dq: Rows,             // [T, H·K]
+    dattn_q: Rows,        // [T, H·K]
 }
 
 struct LayerBuffers {
     widths: LayerWidths,
     kept: Kept,
-    acts: Vec<Act>,                   // by `Saved`
-    experts: Vec<ExpertActs>,         // by chunk; of recomputing layers one for all
+    acts: Vec<Vec<Act>>, // by `Saved`, of each part of the heads where parts have their own
+    experts: Vec<ExpertActs>, // by chunk; of recomputing layers one for all
     dkeys_values: Option<(Act, Act)>, // where the layer makes keys and values
 }
 
@@ -125,7 +125,7 @@ impl Maker<'_> {
     }
 
     /// The activations that layers share, by [`Saved`]; `None` where every layer has its own.
-    fn shared(&self) -> Result<Vec<Option<Act>>, GpuError> {
+    fn shared(&self) -> Result<Vec<Option<Vec<Act>>>, GpuError> {
         let layers = || self.plan.layers.iter().zip(&self.plan.kept);
         let make = |entry: &Entry| {
             if layers().all(|(w, kept)| entry.is_own(w, *kept)) {
@@ -133,7 +133,9 @@ impl Maker<'_> {
             }
             let label = format!("recomputed {:?}", entry.name);
             let width = (entry.width)(&self.widest);
-            self.act(&label, entry.role, self.rows(entry.span), width).map(Some)
+            let parts = if entry.name.is_by_part() { self.widest.parts } else { 1 };
+            let each = (0..parts).map(|_| self.act(&label, entry.role, self.rows(entry.span), width));
+            each.collect::<Result<Vec<Act>, GpuError>>().map(Some)
         };
         TABLE.iter().map(make).collect()
     }
@@ -142,21 +144,27 @@ impl Maker<'_> {
     fn layer(
         &self,
         layer: usize,
-        shared: &[Option<Act>],
+        shared: &[Option<Vec<Act>>],
         host: Option<&HostActs>,
-    ) -> Result<Vec<Act>, GpuError> {
+    ) -> Result<Vec<Vec<Act>>, GpuError> {
         let w = &self.plan.layers[layer];
-        let make = |(entry, shared): (&Entry, &Option<Act>)| {
+        let make = |(entry, shared): (&Entry, &Option<Vec<Act>>)| {
             let width = (entry.width)(w);
             let is_own = entry.is_own(w, self.plan.kept[layer]);
             if let Some(place) = host.filter(|_| is_own).and_then(|host| host.place(entry.name, layer)) {
-                return Ok(place.reshaped(width));
+                return Ok(vec![place.reshaped(width)]);
             }
             match shared {
-                Some(shared) if !is_own => Ok(shared.reshaped(width)),
+                Some(shared) if !is_own => {
+                    let parts = if entry.name.is_by_part() { w.parts } else { 1 };
+                    Ok(shared[..parts].iter().map(|act| act.reshaped(width)).collect())
+                }
                 _ => {
-                    let rows = entry.span.own_rows(self.plan.tokens);
-                    self.act(&format!("layer {layer} {:?}", entry.name), entry.role, rows, width)
+                    let Plan { tokens, chunk, storages, .. } = *self.plan;
+                    let longest = self.gpu.max_binding_bytes();
+                    let (count, rows) = entry.own_buffers(w, storages, [tokens, chunk], longest);
+                    let label = format!("layer {layer} {:?}", entry.name);
+                    (0..count).map(|_| self.act(&label, entry.role, rows, width)).collect()
                 }
             }
         };
@@ -187,27 +195,35 @@ impl Maker<'_> {
     }
 
     /// The buffers of backward, by [`Temp`].
-    fn temps(&self, shared: &[Option<Act>]) -> Result<Vec<Act>, GpuError> {
+    fn temps(&self, shared: &[Option<Vec<Act>>]) -> Result<Vec<Vec<Act>>, GpuError> {
         let make = |temp: &TempEntry| {
             let width = (temp.width)(&self.widest, self.plan.storages);
             // A recomputing layer's gated product is read for the last time before the gradient of its gate is written.
             if let (Temp::DGate, 1.., Some(gated)) = (temp.name, width, &shared[Saved::Gated as usize]) {
                 return Ok(gated.clone());
             }
-            self.act(&format!("{:?}", temp.name), temp.role, self.rows(temp.span), width)
+            let parts = if temp.name.is_by_part() { self.widest.parts } else { 1 };
+            let rows = self.rows(temp.span);
+            (0..parts).map(|_| self.act(&format!("{:?}", temp.name), temp.role, rows, width)).collect()
         };
         TEMPS.iter().map(make).collect()
     }
 
     /// Memory that attention's backward may borrow, in the order of [`super::alias::Lent`].
-    fn lendable(&self, temps: &[Act], shared: &[Option<Act>], experts: Option<&ExpertScratch>) -> Vec<Rows> {
+    fn lendable(
+        &self,
+        temps: &[Vec<Act>],
+        shared: &[Option<Vec<Act>>],
+        experts: Option<&ExpertScratch>,
+    ) -> Vec<Rows> {
         let memory = |act: &Act| match act.tiles() {
             Some(tiles) => tiles.as_rows(self.widest.ffn),
             None => act.rows().clone(),
         };
-        let temps = TEMPS.iter().zip(temps).filter(|(entry, _)| entry.lent).map(|(_, act)| memory(act));
-        let shared =
-            lent(self.plan.storages).iter().filter_map(|name| shared[*name as usize].as_ref()).map(memory);
+        let temps = TEMPS.iter().zip(temps).filter(|(entry, _)| entry.lent).flat_map(|(_, acts)| acts);
+        let temps = temps.map(memory);
+        let shared = lent(self.plan.storages).iter().filter_map(|name| shared[*name as usize].as_ref());
+        let shared = shared.flatten().map(memory);
         temps.chain(shared).chain(experts.into_iter().flat_map(ExpertScratch::spare)).collect()
     }
 
@@ -247,9 +263,9 @@ impl Maker<'_> {
     }
 
     /// Gradients of the keys and values that a layer makes: of its own, where later layers add to them too.
-    fn dkeys_values(&self, layer: usize, temps: &[Act]) -> Result<Option<(Act, Act)>, GpuError> {
+    fn dkeys_values(&self, layer: usize, temps: &[Vec<Act>]) -> Result<Option<(Act, Act)>, GpuError> {
         let w = &self.plan.layers[layer];
-        let temp = |name: Temp| temps[name as usize].reshaped(w.own_keys);
+        let temp = |name: Temp| temps[name as usize][0].reshaped(w.own_keys);
         Ok(match (w.own_keys, w.shared_keys) {
             (0, _) => None,
             (_, 0) => Some((temp(Temp::DK), temp(Temp::DV))),
@@ -287,7 +303,7 @@ impl Activations {
         let experts = match &widest.experts {
             None => None,
             Some(shape) => {
-                let normed = temps[Temp::DNormed as usize].clone();
+                let normed = temps[Temp::DNormed as usize][0].clone();
                 let rank = widest.experts_rank();
                 Some(ExpertScratch::new(gpu, plan.storages, shape, normed, plan.chunk, rank)?)
             }
@@ -306,7 +322,7 @@ impl Activations {
             u: maker.f32("u", plan.shapes.u)?,
             masked: maker.f32("masked input", plan.shapes.masked)?,
             operands,
-            delta: temps[Temp::Delta as usize].rows().clone(),
+            delta: temps[Temp::Delta as usize][0].rows().clone(),
             dheads,
             attention,
         };
@@ -334,12 +350,25 @@ impl Activations {
 
     /// The activations that layer `layer` saves of `chunk`. In backward (`again`), those that were kept are marked.
     pub fn layer(&self, layer: usize, chunk: Chunk, again: bool) -> LayerActs {
+        self.layer_part(layer, 0, chunk, again)
+    }
+
+    /// Parts that the heads of layer `layer` are divided into.
+    pub fn parts(&self, layer: usize) -> usize {
+        self.layers[layer].widths.parts
+    }
+
+    /// [`Activations::layer`] of part `part` of the heads.
+    pub fn layer_part(&self, layer: usize, part: usize, chunk: Chunk, again: bool) -> LayerActs {
         let buffers = &self.layers[layer];
-        let view = |(entry, act): (&Entry, &Act)| {
+        let view = |(entry, acts): (&Entry, &Vec<Act>)| {
             let is_own = entry.is_own(&buffers.widths, buffers.kept);
-            let act = match is_own || entry.span == Span::Tokens {
-                true => act.rows_from(chunk.first),
-                false => act.clone(),
+            let act = match entry.span {
+                // Each chunk has a buffer.
+                Span::Chunk if acts.len() > 1 => acts[chunk.first / self.chunk].clone(),
+                Span::Chunk if !is_own => acts[0].clone(),
+                _ if is_own || entry.span == Span::Tokens => of_part(acts, part).rows_from(chunk.first),
+                _ => of_part(acts, part).clone(),
             };
             let act = self.with_staging(act, entry, &buffers.widths, chunk);
             let is_kept = is_own && matches!(entry.own, Own::From(least) if least < Kept::All);
@@ -354,7 +383,7 @@ impl Activations {
 
     /// `act` with the memory in which ops compute its values in f32, where it is stored as tiles: gradients have it at other times.
     fn with_staging(&self, act: Act, entry: &Entry, w: &LayerWidths, chunk: Chunk) -> Act {
-        let temp = |name: Temp| self.temps[name as usize].rows();
+        let temp = |name: Temp| self.temps[name as usize][0].rows();
         match entry.name {
             Saved::Input => act.with_staging(self.stream.below(chunk.first)),
             Saved::AttnQ => act.packed_by_reader(self.dq.reshaped(w.queries)),
@@ -391,7 +420,7 @@ impl Activations {
     pub fn input(&self, layer: usize, first: usize, again: bool) -> Act {
         let act = match self.layers.get(layer) {
             Some(buffers) => {
-                let input = &buffers.acts[Saved::Input as usize];
+                let input = &buffers.acts[Saved::Input as usize][0];
                 input.rows_from(first).with_staging(self.stream.below(first))
             }
             None => self.stream.below(first).into(),
@@ -427,7 +456,7 @@ impl Activations {
 
     /// The keys and values of layer `layer`, of a micro-batch of `tokens` tokens.
     pub fn keys_values(&self, layer: usize, tokens: usize) -> [Act; 2] {
-        [Saved::K, Saved::V].map(|name| self.layers[layer].acts[name as usize].for_rows(tokens))
+        [Saved::K, Saved::V].map(|name| self.layers[layer].acts[name as usize][0].for_rows(tokens))
     }
 
     /// Gradients of the keys and values that layer `layer` makes `[T, G·K]`.
@@ -467,9 +496,14 @@ impl Activations {
 
     /// The scratch of the backward of layer `layer`, of `chunk`.
     pub fn backward_scratch(&self, layer: usize, chunk: Chunk) -> ScratchActs {
+        self.backward_scratch_of(layer, 0, chunk)
+    }
+
+    /// [`Activations::backward_scratch`] of part `part` of the heads.
+    pub fn backward_scratch_of(&self, layer: usize, part: usize, chunk: Chunk) -> ScratchActs {
         let w = &self.layers[layer].widths;
-        let view = |(entry, act): (&TempEntry, &Act)| {
-            let act = act.reshaped((entry.width)(w, self.storages));
+        let view = |(entry, acts): (&TempEntry, &Vec<Act>)| {
+            let act = of_part(acts, part).reshaped((entry.width)(w, self.storages));
             match entry.name {
                 Temp::DNormed | Temp::DGatedInput => act.summed_by_reader(),
                 _ => act,
@@ -494,4 +528,9 @@ impl Activations {
             temps,
         }
     }
+}
+
+/// The activation of part `part` of the heads, or that of all parts.
+fn of_part(acts: &[Act], part: usize) -> &Act {
+    &acts[if acts.len() > 1 { part } else { 0 }]
 }

@@ -103,6 +103,12 @@ impl ExpertActs {
         Groups::bytes(gpu, shape, tokens) + rows.iter().sum::<u64>()
     }
 
+    /// Bytes of the longest buffer of [`ExpertActs::new`].
+    pub fn longest(gpu: &Gpu, shape: &Experts, w: &LayerWidths, tokens: usize) -> u64 {
+        let shapes = act_shapes(gpu, shape, w.width, tokens, z_widths(w));
+        shapes.into_iter().map(|(_, rows, width)| Storage::F32.bytes(rows, width)).max().unwrap_or(0)
+    }
+
     /// A view of the memory for a layer of widths `w`, with counts of its own: passes over other layers do not change them.
     pub fn sharing(&self, gpu: &Gpu, w: &LayerWidths) -> Result<ExpertActs, GpuError> {
         let counts = Rows::new(gpu, "tokens of experts", 1, self.groups.experts.count)?;

@@ -27,6 +27,12 @@ pub fn rows(vocab: usize, loss_tokens: usize, tiles: bool, long: bool) -> usize 
     whole.min(loss_tokens.max(1))
 }
 
+/// Rows of `vocab` logits that a buffer can hold; at least one.
+pub fn most_rows(gpu: &Gpu, vocab: usize) -> usize {
+    let row_bytes = vocab.next_multiple_of(4) as u64 * 4;
+    ((gpu.max_binding_bytes() / row_bytes) as usize).max(1)
+}
+
 fn long_rows(loss_tokens: usize) -> usize {
     loss_tokens.next_multiple_of(cuda::TOKENS).min(LONG)
 }

@@ -6,10 +6,12 @@
 
 mod alias;
 mod arena;
+mod buffers;
 mod experts;
 mod host_acts;
 mod logits;
 mod offloaded;
+mod parts;
 mod passes;
 mod plan;
 mod recompute;
@@ -20,6 +22,7 @@ mod widths;
 pub use arena::{Activations, Chunk, LayerActs, ScratchActs};
 pub use experts::{ExpertActs, ExpertScratch};
 pub use offloaded::{Offloaded, OnHost, Saves};
+pub use parts::PartSpans;
 pub use passes::Passes;
 pub use plan::{CHUNK, Demand, LEAST_CHUNK, Plan};
 pub use recompute::{Kept, Recompute};

@@ -5,6 +5,7 @@ use super::experts::{ExpertActs, ExpertScratch};
 use super::host_acts;
 use super::logits::{self, LongPanels};
 use super::offloaded::Offloaded;
+use super::parts;
 use super::passes::Passes;
 use super::recompute::{Kept, LayerCosts, Recompute, Shared, choose};
 use super::storage::Storages;
@@ -35,6 +36,9 @@ const PANEL_WORK: u64 = 280;
 
 /// Multiplications that take as long as copying a byte to the device: 300 TMAC/s beside 50 GB/s on an H100.
 const COPY_WORK: u64 = 6000;
+
+/// More columns than any row of a chunk has.
+const WIDEST_ROW: usize = 131_071;
 
 /// Bytes of an activation that no layer can keep.
 const TOO_LARGE: u64 = 1 << 50;
@@ -106,6 +110,8 @@ pub struct Demand<'a> {
     pub chunk: usize,
     /// Tokens below which chunks are not made smaller.
     pub least_chunk: usize,
+    /// Parts into which heads are divided at least, where they divide: 1, and more in tests.
+    pub least_parts: usize,
 }
 
 impl Plan {
@@ -117,8 +123,8 @@ impl Plan {
             Planner::new(gpu, demand, passes, chunk.next_multiple_of(64).min(tokens), long_head).plan()
         };
         let long = LongPanels::of(gpu, demand.config, passes);
-        let Recompute::Within(limit) = passes.recompute else { return with(demand.chunk, long.worthwhile) };
-        let mut chunk = demand.chunk.min(tokens);
+        let mut chunk = bindable_chunk(gpu, demand, passes);
+        let Recompute::Within(limit) = passes.recompute else { return with(chunk, long.worthwhile) };
         loop {
             let plain = with(chunk, None);
             let fits = |plan: &Plan| plan.total() <= limit;
@@ -138,12 +144,31 @@ impl Plan {
     }
 }
 
+/// Tokens of a chunk, as many as [`Demand::chunk`] has unless a device has no buffers for their widest rows.
+fn bindable_chunk(gpu: &Gpu, demand: &Demand, passes: Passes) -> usize {
+    let tokens = passes.capacity.tokens;
+    let fits = |chunk: usize| {
+        let planner = Planner::new(gpu, demand, passes, chunk, None);
+        planner.longest_of_chunk() <= gpu.max_binding_bytes()
+    };
+    let mut chunk = demand.chunk.min(tokens);
+    // Most devices have buffers for any model's rows.
+    if (chunk * WIDEST_ROW * 4) as u64 <= gpu.max_binding_bytes() {
+        return chunk;
+    }
+    while chunk > 64 && !fits(chunk) {
+        chunk = (chunk / 2).next_multiple_of(64);
+    }
+    chunk
+}
+
 /// One chunk size's plan in the making.
 struct Planner<'a> {
     gpu: &'a Gpu,
     demand: &'a Demand<'a>,
     passes: Passes,
     chunk: usize,
+    whole: Vec<LayerWidths>, // with all heads in one part
     layers: Vec<LayerWidths>,
     widest: LayerWidths,
     storages: Storages,
@@ -162,16 +187,18 @@ impl<'a> Planner<'a> {
         let config = demand.config;
         let tokens = passes.capacity.tokens;
         let each = demand.z.iter().enumerate();
-        let layers: Vec<LayerWidths> = each.map(|(i, z)| LayerWidths::of(gpu, config, i, *z)).collect();
-        let widest = LayerWidths::widest(&layers);
+        let whole: Vec<LayerWidths> = each.map(|(i, z)| LayerWidths::of(gpu, config, i, *z)).collect();
         let storages = Storages::new(gpu, config, passes.masked);
+        let (layers, storages) = parts::divide(gpu, config, tokens, demand.least_parts, &whole, storages);
+        let widest = LayerWidths::widest(&layers);
         let (tiles, heads) = (storages.tiles, storages.heads);
         // Columns over all tokens that take as much as `cols` over a chunk.
         let of_chunk = |cols: usize| (cols * chunk).div_ceil(tokens.max(1)).next_multiple_of(64);
         let mixers = widest.queries.max(2 * widest.output_gates).max(widest.delta_width(DeltaNet::channels));
-        let narrow = widest.width.max(mixers).max(widest.per_layer);
+        let staged = widest.staged.input.max(widest.staged.output);
+        let narrow = widest.width.max(mixers).max(widest.per_layer).max(of_chunk(staged));
         let wide = narrow.max(of_chunk(widest.ffn));
-        let widths = [widest.width, mixers, widest.ffn];
+        let widths = [widest.width, mixers.max(staged), widest.ffn];
         let head = long_head.unwrap_or(0);
         let panels = cuda::panel_bytes(gpu, tokens, widths, demand.u_width, head);
         let of_experts = widest.experts.as_ref().and_then(|shape| {
@@ -191,10 +218,12 @@ impl<'a> Planner<'a> {
         };
         let reach = |l: &LayerConfig| l.window.map_or(tokens, |window| window.min(tokens));
         // CUDA's kernels keep scores in registers.
-        let stored = config.layers.iter().filter(|l| heads && !attention::cuda::supports(gpu, l.head_size));
-        let scores = stored.map(|l| ScoreScratch::least_bytes(l.heads, tokens, reach(l))).max();
+        let stored = config.layers.iter().zip(&layers);
+        let stored = stored.filter(|(l, _)| heads && !attention::cuda::supports(gpu, l.head_size));
+        let scores =
+            stored.map(|(l, w)| ScoreScratch::least_bytes(l.heads / w.parts, tokens, reach(l))).max();
         let least_scores = scores.unwrap_or(0);
-        Planner { gpu, demand, passes, chunk, layers, widest, storages, shapes, least_scores }
+        Planner { gpu, demand, passes, chunk, whole, layers, widest, storages, shapes, least_scores }
     }
 
     fn plan(self) -> Plan {
@@ -259,7 +288,9 @@ impl<'a> Planner<'a> {
 
     /// Whether `name` of layer `layer` leaves the device.
     fn leaves(&self, name: Saved, layer: usize) -> bool {
-        host_acts::leaves(self.demand.offloaded.on_host.saves, self.demand.config, name, layer)
+        // Parts of the heads stay on the device.
+        (self.layers[layer].parts == 1 || !name.is_by_part())
+            && host_acts::leaves(self.demand.offloaded.on_host.saves, self.demand.config, name, layer)
     }
 
     /// The activations that leave the device, and in which layers.
@@ -358,30 +389,61 @@ impl<'a> Planner<'a> {
     /// Rows of logits that exist at a time.
     fn head_rows(&self) -> usize {
         let loss_tokens = self.passes.capacity.loss_tokens;
-        logits::rows(self.demand.config.vocab, loss_tokens, self.storages.tiles, self.shapes.long_head)
+        let rows =
+            logits::rows(self.demand.config.vocab, loss_tokens, self.storages.tiles, self.shapes.long_head);
+        rows.min(logits::most_rows(self.gpu, self.demand.config.vocab))
     }
 
     fn rows(&self, span: Span) -> usize {
         span.rows(self.passes.capacity.tokens, self.chunk)
     }
 
-    /// Bytes of one buffer of backward.
+    /// Bytes of one buffer of backward, or of those of all parts of the heads.
     fn temp_bytes(&self, name: Temp) -> u64 {
         let temp = &TEMPS[name as usize];
         let width = (temp.width)(&self.widest, self.storages);
-        self.storages.of(temp.role).bytes(self.rows(temp.span), width)
+        let parts = if name.is_by_part() { self.widest.parts as u64 } else { 1 };
+        parts * self.storages.of(temp.role).bytes(self.rows(temp.span), width)
+    }
+
+    /// Bytes of the longest buffer of a chunk's tokens.
+    fn longest_of_chunk(&self) -> u64 {
+        let rows = |span: Span| if span == Span::Chunk { self.chunk } else { 0 };
+        let saved = TABLE.iter().map(|entry| (entry.role, entry.span, (entry.width)(&self.widest)));
+        let temps =
+            TEMPS.iter().map(|temp| (temp.role, temp.span, (temp.width)(&self.widest, self.storages)));
+        let bytes =
+            |(role, span, width): (_, Span, usize)| self.storages.of(role).value_bytes(rows(span), width);
+        let of_experts = |shape: &Experts| {
+            let scratch =
+                ExpertScratch::spare_bytes(self.gpu, self.storages, shape, self.widest.width, self.chunk);
+            scratch.into_iter().max().max(Some(ExpertActs::longest(
+                self.gpu,
+                shape,
+                &self.widest,
+                self.chunk,
+            )))
+        };
+        let experts = self.widest.experts.as_ref().and_then(of_experts);
+        // Scratch of all tokens has room for a chunk in wider rows.
+        let masked = (self.passes.capacity.tokens * self.shapes.masked * 4) as u64;
+        saved.chain(temps).map(bytes).chain(experts).max().unwrap_or(0).max(masked)
     }
 
     /// Bytes of an activation of a layer of its own.
     fn own_bytes(&self, entry: &Entry, w: &LayerWidths) -> u64 {
-        let rows = entry.span.own_rows(self.passes.capacity.tokens);
-        self.storages.of(entry.role).bytes(rows, (entry.width)(w))
+        let (count, rows) = self.own_buffers(entry, w);
+        count as u64 * self.storages.of(entry.role).bytes(rows, (entry.width)(w))
     }
 
-    /// Whether an activation of a layer of its own fits a binding; without recomputation it has to.
+    fn own_buffers(&self, entry: &Entry, w: &LayerWidths) -> (usize, usize) {
+        let rows = [self.passes.capacity.tokens, self.chunk];
+        entry.own_buffers(w, self.storages, rows, self.gpu.max_binding_bytes())
+    }
+
+    /// Whether the buffers of an activation of a layer of its own fit a binding; without recomputation they have to.
     fn is_bindable(&self, entry: &Entry, w: &LayerWidths) -> bool {
-        let rows = entry.span.own_rows(self.passes.capacity.tokens);
-        let bytes = self.storages.of(entry.role).value_bytes(rows, (entry.width)(w));
+        let bytes = self.storages.of(entry.role).value_bytes(self.own_buffers(entry, w).1, (entry.width)(w));
         bytes <= self.gpu.max_binding_bytes() || self.passes.recompute == Recompute::Never
     }
 
@@ -403,7 +465,8 @@ impl<'a> Planner<'a> {
         let entries = TABLE.iter().filter(|entry| which(entry.own));
         let bytes = |entry: &Entry| {
             let width = (entry.width)(&self.widest);
-            self.storages.of(entry.role).bytes(self.rows(entry.span), width)
+            let parts = if entry.name.is_by_part() { self.widest.parts as u64 } else { 1 };
+            parts * self.storages.of(entry.role).bytes(self.rows(entry.span), width)
         };
         entries.map(bytes).sum()
     }
@@ -411,7 +474,7 @@ impl<'a> Planner<'a> {
     /// Bytes and saved work of layer `layer` at each level.
     fn sizes(&self, layer: usize) -> LayerCosts {
         let Passes { capacity: Capacity { tokens, longest, .. }, .. } = self.passes;
-        let w = &self.layers[layer];
+        let (w, whole) = (&self.layers[layer], &self.whole[layer]);
         let own = |kept: Kept| -> u64 {
             let is_added = |entry: &&Entry| entry.is_own(w, kept) && !entry.is_own(w, Kept::Input);
             let stays = |entry: &&Entry| !self.leaves(entry.name, layer);
@@ -429,9 +492,9 @@ impl<'a> Planner<'a> {
             attention: own(Kept::Attention).saturating_sub(down),
             products: own(Kept::Products),
             all: own(Kept::All) + chunks * self.experts(w),
-            work: work(w, tokens) + ATTENTION_WORK * 2 * (tokens * w.queries * keys) as u64,
+            work: work(whole, tokens) + ATTENTION_WORK * 2 * (tokens * whole.queries * keys) as u64,
             down_work: (tokens * w.width * w.ffn) as u64,
-            attention_work: ATTENTION_WORK * 2 * (tokens * w.queries * keys) as u64,
+            attention_work: ATTENTION_WORK * 2 * (tokens * whole.queries * keys) as u64,
         }
     }
 

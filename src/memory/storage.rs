@@ -15,6 +15,8 @@ pub enum Role {
     Plain,
     /// Products read it, or kernels that write what products read.
     Operand,
+    /// The output projection of attention or of a delta net reads it: an operand, unless heads are in parts, which write f32.
+    MixerOutput,
     /// Attention reads it.
     Heads,
     /// Norms of heads read it before attention does.
@@ -44,6 +46,8 @@ pub struct Storages {
     pub heads: bool,
     /// Whether nothing but the kernels of heads reads queries, keys and values before their norms there.
     pub raw_heads: bool,
+    /// Whether the heads of any layer are in parts.
+    pub parted: bool,
 }
 
 impl Storages {
@@ -59,7 +63,12 @@ impl Storages {
         let heads = tiles && config.layers.iter().all(|l| l.delta.is_some() || on_tiles(l));
         let reads_rows = |l: &LayerConfig| l.delta.is_some() || l.output_gate || l.k_eq_v;
         let raw_heads = !config.layers.iter().any(reads_rows);
-        Storages { tiles, masked, heads, raw_heads }
+        Storages { tiles, masked, heads, raw_heads, parted: false }
+    }
+
+    /// The storages where the heads of some layers are in parts.
+    pub fn in_parts(self) -> Storages {
+        Storages { raw_heads: false, parted: true, ..self }
     }
 
     /// The storage of `role`.
@@ -68,6 +77,7 @@ impl Storages {
         match role {
             Role::Plain => Storage::F32,
             Role::Operand => tiled(self.tiles && !self.masked),
+            Role::MixerOutput => tiled(self.tiles && !self.masked && !self.parted),
             Role::Heads => tiled(self.heads),
             Role::RawHeads => tiled(self.heads && self.raw_heads),
             Role::Block => tiled(self.tiles),

@@ -95,6 +95,16 @@ pub enum Saved {
     DeltaNormed,
 }
 
+impl Saved {
+    /// Whether every part of the heads has a buffer, where a layer's heads are in parts: backward reads it, or a product of all heads.
+    pub fn is_by_part(self) -> bool {
+        use Saved::*;
+        let of_attention = [Lse, AttnQ, Q, Attention, MixerInput, GatedAttention];
+        let of_delta = [DeltaGate, Alpha, Beta, Mixed, Decays, Inverse, WU, States, DeltaOutput];
+        of_attention.contains(&self) || of_delta.contains(&self)
+    }
+}
+
 /// Which layers have an activation of their own; the others share one, which recomputation fills.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Own {
@@ -117,6 +127,8 @@ pub enum Span {
     Chunk,
     /// The chunks of a delta net.
     States,
+    /// One row.
+    Once,
 }
 
 impl Span {
@@ -126,6 +138,7 @@ impl Span {
             Span::Tokens => tokens,
             Span::Chunk => chunk,
             Span::States => tokens.div_ceil(delta::CHUNK),
+            Span::Once => 1,
         }
     }
 
@@ -150,6 +163,24 @@ pub struct Entry {
 }
 
 impl Entry {
+    /// The buffers that a layer of widths `w` has for itself, and the rows of each: one for each part of the heads, or, where all tokens of
+    /// a chunk's activation would exceed `most` bytes, one for each chunk; else one.
+    pub fn own_buffers(
+        &self,
+        w: &LayerWidths,
+        storages: Storages,
+        [tokens, chunk]: [usize; 2],
+        most: u64,
+    ) -> (usize, usize) {
+        let rows = self.span.own_rows(tokens);
+        let bytes = storages.of(self.role).value_bytes(rows, (self.width)(w));
+        match self.span {
+            _ if self.name.is_by_part() => (w.parts, rows),
+            Span::Chunk if bytes > most => (tokens.div_ceil(chunk.max(1)), chunk),
+            _ => (1, rows),
+        }
+    }
+
     /// Whether a layer of widths `w` that keeps `kept` has its own.
     pub fn is_own(&self, w: &LayerWidths, kept: Kept) -> bool {
         match self.own {
@@ -169,7 +200,7 @@ const fn entry(name: Saved, role: Role, width: fn(&LayerWidths) -> usize, own: O
 pub const TABLE: [Entry; 40] = {
     use Kept::{All, Attention, Down, Products};
     use Own::{Always, From, Keys, Never};
-    use Role::{Block, Heads, Operand, Plain, RawHeads};
+    use Role::{Block, Heads, MixerOutput, Operand, Plain, RawHeads};
     use Span::{Chunk, States, Tokens};
     [
         entry(Saved::Input, Block, |w| w.width, Always, Tokens),
@@ -182,7 +213,7 @@ pub const TABLE: [Entry; 40] = {
         entry(Saved::AttnK, RawHeads, |w| w.own_keys, From(Products), Tokens),
         entry(Saved::AttnV, RawHeads, |w| w.own_values, From(Products), Tokens),
         entry(Saved::Q, Heads, |w| w.queries, From(All), Tokens),
-        entry(Saved::Attention, Operand, |w| w.queries, From(Attention), Tokens),
+        entry(Saved::Attention, MixerOutput, |w| w.queries, From(Attention), Tokens),
         entry(Saved::ZOutput, Plain, |w| w.z[Input::Attention], From(Products), Tokens),
         entry(Saved::AttnOutput, Block, |w| w.width, From(Products), Tokens),
         entry(Saved::AfterAttention, Plain, |w| w.width, From(All), Tokens),
@@ -200,8 +231,8 @@ pub const TABLE: [Entry; 40] = {
         entry(Saved::GatedInput, Operand, |w| w.per_layer, From(All), Chunk),
         entry(Saved::ZProj, Plain, |w| w.z[Input::PerLayer], From(Products), Chunk),
         entry(Saved::Proj, Block, branch, From(Products), Chunk),
-        entry(Saved::MixerInput, Plain, mixer_input, From(Products), Tokens),
-        entry(Saved::GatedAttention, Operand, LayerWidths::gated, From(All), Tokens),
+        entry(Saved::MixerInput, Plain, LayerWidths::mixer_input, From(Products), Tokens),
+        entry(Saved::GatedAttention, MixerOutput, LayerWidths::gated, From(All), Tokens),
         entry(Saved::DeltaGate, Plain, inner, From(Products), Tokens),
         entry(Saved::Alpha, Plain, delta_heads, From(Products), Tokens),
         entry(Saved::Beta, Plain, delta_heads, From(Products), Tokens),
@@ -228,11 +259,6 @@ fn up_staging(w: &LayerWidths, storages: Storages) -> usize {
 /// `D` where the layer has a per-layer branch.
 fn branch(w: &LayerWidths) -> usize {
     if w.per_layer > 0 { w.width } else { 0 }
-}
-
-/// Columns of [`Saved::MixerInput`]: a layer has attention or a delta net.
-fn mixer_input(w: &LayerWidths) -> usize {
-    w.delta_width(DeltaNet::channels).max(2 * w.output_gates)
 }
 
 /// Values of a delta net's output.
@@ -283,9 +309,9 @@ pub enum Temp {
     DGatedInput,
     /// Gradient of the per-layer gate `[C, P]`.
     DInpGate,
-    /// Gradient of [`Saved::GatedAttention`].
+    /// Gradient of [`Saved::GatedAttention`]; of attention in parts of its heads, of [`Saved::Attention`] where it has no gates.
     DGatedAttention,
-    /// Gradient of [`Saved::MixerInput`].
+    /// Gradient of [`Saved::MixerInput`]; of attention in parts of its heads, of [`Saved::AttnQ`] where it has no gates.
     DMixerInput,
     /// Gradient of [`Saved::DeltaGate`].
     DDeltaGate,
@@ -303,6 +329,39 @@ pub enum Temp {
     DPairs,
     /// See [`crate::ops::delta::Gradients::dmixed`].
     DMixed,
+    /// Keys of a part of the heads, where keys are stored in f32 `[T, G·K]`.
+    PartK,
+    /// Values of a part.
+    PartV,
+    /// Gradients of its keys `[T, G·K]`.
+    PartDK,
+    /// Gradients of its values.
+    PartDV,
+    /// [`Saved::MixerInput`] or [`Saved::AttnQ`] of all heads, its gradient, or that of the output projection's input, of a chunk
+    /// `[C, …]`.
+    StagedInput,
+    /// [`Saved::DeltaGate`] of all heads, or its gradient `[C, Hv·K]`.
+    StagedGate,
+    /// [`Saved::Alpha`] of all heads, or its gradient `[C, Hv]`.
+    StagedAlpha,
+    /// [`Saved::Beta`] of all heads, or its gradient `[C, Hv]`.
+    StagedBeta,
+    /// Input of the output projection, of all heads `[C, H·K]`.
+    StagedOutput,
+    /// Sinks of a part of the heads `[1, H]`.
+    PartSinks,
+    /// Weights of the convolution of a part of a delta net's heads `[1, C·4]`.
+    PartTaps,
+    /// See [`crate::ops::delta::Frozen::new`]: `a` and `dt` of a part of the heads `[1, Hv·2]`.
+    PartGates,
+}
+
+impl Temp {
+    /// Whether every part of the heads has a buffer, where a layer's heads are in parts: a product of all heads reads it.
+    pub fn is_by_part(self) -> bool {
+        use Temp::*;
+        [DGatedAttention, DMixerInput, DDeltaGate, DAlpha, DBeta].contains(&self)
+    }
 }
 
 /// One buffer of backward.
@@ -330,9 +389,9 @@ const fn temp(
 }
 
 /// Every buffer of backward, in the order of [`Temp`]; of those that are lent the order decides between equal sizes.
-pub const TEMPS: [TempEntry; 25] = {
+pub const TEMPS: [TempEntry; 37] = {
     use Role::{Block, Plain};
-    use Span::{Chunk, States, Tokens};
+    use Span::{Chunk, Once, States, Tokens};
     [
         temp(Temp::DStream, Plain, |w, _| w.width, Tokens, false),
         temp(Temp::DNormed, Plain, |w, _| w.width, Tokens, false),
@@ -349,8 +408,8 @@ pub const TEMPS: [TempEntry; 25] = {
         temp(Temp::Delta, Plain, |w, _| 2 * w.heads, Tokens, false),
         temp(Temp::DGatedInput, Plain, |w, _| w.per_layer, Chunk, false),
         temp(Temp::DInpGate, Plain, |w, _| w.per_layer, Chunk, false),
-        temp(Temp::DGatedAttention, Plain, |w, _| w.gated(), Tokens, false),
-        temp(Temp::DMixerInput, Plain, |w, _| mixer_input(w), Tokens, false),
+        temp(Temp::DGatedAttention, Plain, |w, _| w.gated().max(w.kept_queries()), Tokens, false),
+        temp(Temp::DMixerInput, Plain, |w, _| w.mixer_input().max(w.kept_queries()), Tokens, false),
         temp(Temp::DDeltaGate, Plain, |w, _| inner(w), Tokens, false),
         temp(Temp::DAlpha, Plain, |w, _| delta_heads(w), Tokens, false),
         temp(Temp::DBeta, Plain, |w, _| delta_heads(w), Tokens, false),
@@ -359,8 +418,25 @@ pub const TEMPS: [TempEntry; 25] = {
         temp(Temp::DStates, Plain, |w, _| w.of_delta.states, States, false),
         temp(Temp::DPairs, Plain, |w, _| w.of_delta.pairs, Tokens, false),
         temp(Temp::DMixed, Plain, |w, _| 3 * inner(w), Tokens, false),
+        temp(Temp::PartK, Plain, part_keys, Tokens, false),
+        temp(Temp::PartV, Plain, part_keys, Tokens, false),
+        temp(Temp::PartDK, Plain, |w, _| w.staged.part_keys, Tokens, false),
+        temp(Temp::PartDV, Plain, |w, _| w.staged.part_keys, Tokens, false),
+        temp(Temp::StagedInput, Plain, |w, _| w.staged.input, Chunk, false),
+        temp(Temp::StagedGate, Plain, |w, _| w.staged.gate, Chunk, false),
+        temp(Temp::StagedAlpha, Plain, |w, _| w.staged.rates, Chunk, false),
+        temp(Temp::StagedBeta, Plain, |w, _| w.staged.rates, Chunk, false),
+        temp(Temp::StagedOutput, Plain, |w, _| w.staged.output, Chunk, false),
+        temp(Temp::PartSinks, Plain, |w, _| if w.staged.part_keys > 0 { w.heads } else { 0 }, Once, false),
+        temp(Temp::PartTaps, Plain, |w, _| if w.parts > 1 { 4 * w.mixer_input() } else { 0 }, Once, false),
+        temp(Temp::PartGates, Plain, |w, _| if w.parts > 1 { 2 * delta_heads(w) } else { 0 }, Once, false),
     ]
 };
+
+/// Keys of a part of the heads, where they are not a view of those of all.
+fn part_keys(w: &LayerWidths, storages: Storages) -> usize {
+    if storages.of(Role::Heads) == Storage::Tiled { 0 } else { w.staged.part_keys }
+}
 
 /// Saved activations whose shared memory attention's backward may use, behind those of [`TEMPS`]. [`Saved::Gated`] in f32 is among these,
 /// as [`Temp::DGate`].

@@ -1,6 +1,6 @@
 //! The widths that buffers of a layer have.
 
-use crate::base::config::{Config, DeltaNet, Experts};
+use crate::base::config::{Config, DeltaNet, Experts, LayerConfig};
 use crate::gpu::Gpu;
 use crate::ops::delta;
 use crate::ops::lora::{Input, PerInput};
@@ -36,6 +36,26 @@ pub struct LayerWidths {
     pub per_layer: usize,
     /// Columns of `z = A·x` by input.
     pub z: PerInput<usize>,
+    /// Parts that the heads of attention or of the delta net are divided into. Widths of theirs are those of a part, apart from keys' and
+    /// values'.
+    pub parts: usize,
+    /// Columns of the results of all heads, where there are several parts.
+    pub staged: Staged,
+}
+
+/// Columns over all heads of what products read and write in attention or a delta net; 0 where its heads are in one part.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Staged {
+    /// Queries, with the gates of attention's output where it has any, or queries, keys and values of a delta net.
+    pub input: usize,
+    /// Gates of a delta net's output.
+    pub gate: usize,
+    /// Decays of a delta net, and its rates.
+    pub rates: usize,
+    /// Input of the output projection.
+    pub output: usize,
+    /// Keys of a part `G·K`, of attention.
+    pub part_keys: usize,
 }
 
 impl LayerWidths {
@@ -59,6 +79,37 @@ impl LayerWidths {
             experts: l.experts,
             per_layer: config.per_layer_width,
             z,
+            parts: 1,
+            staged: Staged::default(),
+        }
+    }
+
+    /// The widths where the heads of `layer` are divided into `parts` parts.
+    pub fn in_parts(&self, gpu: &Gpu, layer: &LayerConfig, parts: usize) -> LayerWidths {
+        if parts <= 1 {
+            return self.clone();
+        }
+        let part = |net: DeltaNet| DeltaNet {
+            key_heads: net.key_heads / parts,
+            value_heads: net.value_heads / parts,
+            ..net
+        };
+        let delta = self.delta.map(part);
+        LayerWidths {
+            heads: (layer.heads / parts).next_multiple_of(4),
+            queries: self.queries / parts,
+            output_gates: self.output_gates / parts,
+            delta,
+            of_delta: delta.map(|net| delta::Widths::of(gpu, &net)).unwrap_or_default(),
+            parts,
+            staged: Staged {
+                input: self.mixer_input().max(self.queries),
+                gate: self.delta_width(DeltaNet::values),
+                rates: self.delta_width(|delta| delta.value_heads),
+                output: self.gated().max(self.queries),
+                part_keys: layer.kv_heads.div_ceil(parts) * layer.head_size,
+            },
+            ..self.clone()
         }
     }
 
@@ -84,6 +135,8 @@ impl LayerWidths {
             experts: self.experts.or(other.experts), // all layers that have experts have the same
             per_layer: self.per_layer.max(other.per_layer),
             z: PerInput::new(|input| self.z[input].max(other.z[input])),
+            parts: self.parts.max(other.parts),
+            staged: self.staged.max(&other.staged),
         }
     }
 
@@ -97,8 +150,31 @@ impl LayerWidths {
         self.output_gates.max(self.delta_width(DeltaNet::values))
     }
 
+    /// Columns of queries and gates, or of a delta net's queries, keys and values: a layer has attention or a delta net.
+    pub fn mixer_input(&self) -> usize {
+        self.delta_width(DeltaNet::channels).max(2 * self.output_gates)
+    }
+
+    /// Columns of the gradients of raw queries, beside those of [`LayerWidths::mixer_input`]: of attention in parts they outlive a part.
+    pub fn kept_queries(&self) -> usize {
+        if self.parts > 1 { self.queries } else { 0 }
+    }
+
     /// Padded rank of the experts' adapters; 0 where they have none.
     pub fn experts_rank(&self) -> usize {
         self.z[Input::ExpertsNormed].max(self.z[Input::ExpertsGated])
+    }
+}
+
+impl Staged {
+    /// The larger of each.
+    fn max(&self, other: &Staged) -> Staged {
+        Staged {
+            input: self.input.max(other.input),
+            gate: self.gate.max(other.gate),
+            rates: self.rates.max(other.rates),
+            output: self.output.max(other.output),
+            part_keys: self.part_keys.max(other.part_keys),
+        }
     }
 }

@@ -144,6 +144,9 @@ impl Model<'_> {
         let s = acts.backward_scratch(layer, batch.all());
         p.over(batch.all().range());
         rms_norm::backward(p, &s.doutput, &s.dhidden, &a[Saved::AttnOutput], &w.post_attention_norm);
+        if acts.parts(layer) > 1 {
+            return self.parts_backward(p, batch, layer);
+        }
         if let Some(delta) = &w.delta {
             return self.delta_backward(p, batch, layer, delta, &a, &s);
         }
@@ -153,7 +156,7 @@ impl Model<'_> {
         if !acts.shares_keys(layer) {
             acts.clear_dkeys_values(p.rec.now(), layer, p.tokens);
         }
-        let [q_turn, k_turn] = w.turns(batch.inputs);
+        let [q_turn, _] = w.turns(batch.inputs);
 
         let gradients: Vec<Projection> =
             w.attn_output.iter().map(|w| (Module::AttnOutput, w, &s.doutput)).collect();
@@ -174,7 +177,24 @@ impl Model<'_> {
         if l.output_gate {
             output_gate::join(p, dboth, dattn_q, l.heads);
         }
+        self.keys_backward(p, batch, layer, &a, &s);
+        self.input_backward(p, batch, layer, &w.qkv_gradients(&s, l), &a, &s);
+    }
+
+    /// From the gradients of keys and values to those before their norms, where the layer makes its own.
+    pub(super) fn keys_backward(
+        &self,
+        p: &mut Pass,
+        batch: &Batch,
+        layer: usize,
+        a: &LayerActs,
+        s: &ScratchActs,
+    ) {
+        let w = &self.layers[layer];
+        let l = &self.config().layers[layer];
+        let [_, k_turn] = w.turns(batch.inputs);
         if let Some(k_norm) = &w.attn_k_norm {
+            let (dk, dv) = batch.acts.dkeys_values(layer);
             // Every layer that shares these keys and values lies above and has added its part.
             let (dattn_k, dattn_v) = (&s[dattn_k(l)], &s[Temp::DAttnV]);
             let (keys, v_norm) = (&a[Saved::AttnK], &w.attn_v_norm);
@@ -186,7 +206,6 @@ impl Model<'_> {
                 heads::backward_both(p, [dattn_k, dattn_v], [dk, dv], raw, norms, k_turn, l.kv_heads);
             }
         }
-        self.input_backward(p, batch, layer, &w.qkv_gradients(&s, l), &a, &s);
     }
 
     /// From the gradients of the matrices that read the layer's normed input to that of the layer's input in `dhidden`.
@@ -223,6 +242,6 @@ impl Layer {
 }
 
 /// The gradient of the raw keys.
-fn dattn_k(l: &LayerConfig) -> Temp {
+pub(super) fn dattn_k(l: &LayerConfig) -> Temp {
     if l.k_eq_v { Temp::DAttnKV } else { Temp::DAttnK }
 }

@@ -67,6 +67,11 @@ impl<'a> Batch<'a> {
         self.acts.layer(layer, chunk, self.in_backward)
     }
 
+    /// The activations of part `part` of the heads of layer `layer`, of `chunk`.
+    pub fn layer_part(&self, layer: usize, part: usize, chunk: Chunk) -> LayerActs {
+        self.acts.layer_part(layer, part, chunk, self.in_backward)
+    }
+
     /// The input of layer `layer`, or behind the last one the model's output, from token `first` on.
     pub fn input(&self, layer: usize, first: usize) -> Act {
         self.acts.input(layer, first, self.in_backward)

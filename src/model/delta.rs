@@ -32,11 +32,8 @@ impl Model<'_> {
         ];
         let lora = batch.lora(layer, Input::AttnNormed);
         linear::forward(p, &outputs, &a[Saved::AttnNormed], lora, &a[Saved::ZAttn]);
-        let output = &a[Saved::DeltaOutput];
-        delta::forward(p.rec.now(), &shape, &saved(a), output.rows());
-        heads::forward(p, &a[Saved::DeltaNormed], output, &w.norm, None, shape.value_heads);
+        remember(p, w, a, &shape);
         let gated_output = &a[Saved::GatedAttention];
-        gated::forward(p, gated_output, &a[Saved::DeltaGate], &a[Saved::DeltaNormed], Activation::Silu);
         let outputs = [(Module::SsmOut, &w.out, &a[Saved::AttnOutput])];
         let lora = batch.lora(layer, Input::Attention);
         linear::forward(p, &outputs, gated_output, lora, &a[Saved::ZOutput]);
@@ -57,10 +54,7 @@ impl Model<'_> {
         let (x, dgated) = (&a[Saved::GatedAttention], &s[Temp::DGatedAttention]);
         let lora = batch.lora(layer, Input::Attention);
         linear::backward(p, Some((dgated, false)), &gradients, x, lora, &a[Saved::ZOutput]);
-        let [gate, output] = [&a[Saved::DeltaGate], &a[Saved::DeltaOutput]].map(Act::rows);
-        let [dgate, doutput] = [&s[Temp::DDeltaGate], &s[Temp::DDeltaOutput]].map(Act::rows);
-        delta::norm::backward(p.rec.now(), &shape, &w.norm, [dgate, doutput], dgated.rows(), [gate, output]);
-        delta::backward(p.rec.now(), &shape, &saved(a), doutput, &gradients_of(s));
+        remember_backward(p, w, a, s, &shape);
         // The largest gradients are last: in f16, the adapters' term is scaled as they are.
         let gradients: [Projection; 4] = [
             (Module::SsmAlpha, &w.alpha, &s[Temp::DAlpha]),
@@ -71,13 +65,32 @@ impl Model<'_> {
         self.input_backward(p, batch, layer, &gradients, a, s);
     }
 
-    fn delta_net<'a>(&self, layer: usize, w: &'a DeltaLayer, inputs: &'a Inputs) -> Delta<'a> {
+    /// The delta net of layer `layer` over a micro-batch.
+    pub(super) fn delta_net<'a>(&self, layer: usize, w: &'a DeltaLayer, inputs: &'a Inputs) -> Delta<'a> {
         let config = self.config();
         let net = config.layers[layer].delta.expect("the layer has a delta net");
         let DeltaNet { key_heads, value_heads, head_size } = net;
         let (eps, bounds) = (config.rms_eps, &inputs.bounds);
         Delta { key_heads, value_heads, head_size, eps, frozen: &w.frozen, bounds, tokens: inputs.tokens }
     }
+}
+
+/// The recurrence, its norm and its gates: from the results of the first products to the input of the output projection.
+pub(super) fn remember(p: &mut Pass, w: &DeltaLayer, a: &LayerActs, shape: &Delta) {
+    let output = &a[Saved::DeltaOutput];
+    delta::forward(p.rec.now(), shape, &saved(a), output.rows());
+    heads::forward(p, &a[Saved::DeltaNormed], output, &w.norm, None, shape.value_heads);
+    let gated_output = &a[Saved::GatedAttention];
+    gated::forward(p, gated_output, &a[Saved::DeltaGate], &a[Saved::DeltaNormed], Activation::Silu);
+}
+
+/// The mirror of [`remember`], from the gradient of [`Saved::GatedAttention`].
+pub(super) fn remember_backward(p: &mut Pass, w: &DeltaLayer, a: &LayerActs, s: &ScratchActs, shape: &Delta) {
+    let dgated = s[Temp::DGatedAttention].rows();
+    let [gate, output] = [&a[Saved::DeltaGate], &a[Saved::DeltaOutput]].map(Act::rows);
+    let [dgate, doutput] = [&s[Temp::DDeltaGate], &s[Temp::DDeltaOutput]].map(Act::rows);
+    delta::norm::backward(p.rec.now(), shape, &w.norm, [dgate, doutput], dgated, [gate, output]);
+    delta::backward(p.rec.now(), shape, &saved(a), doutput, &gradients_of(s));
 }
 
 fn saved(a: &LayerActs) -> delta::Saved<'_> {

@@ -58,30 +58,51 @@ impl Model<'_> {
         let a = batch.layer(layer, batch.all());
         p.over(batch.all().range());
         rms_norm::forward(p, &a[Saved::AttnNormed], &a[Saved::Input], &w.attn_norm);
+        if batch.acts.parts(layer) > 1 {
+            return self.parts_forward(p, batch, layer);
+        }
         if let Some(delta) = &w.delta {
             return self.delta_forward(p, batch, layer, delta, &a);
         }
-        let [q_turn, k_turn] = w.turns(batch.inputs);
         let lora = batch.lora(layer, Input::AttnNormed);
-        linear::forward(p, &w.qkv(&a, l), &a[Saved::AttnNormed], lora, &a[Saved::ZAttn]);
-        if l.output_gate {
-            output_gate::split(p, &a[Saved::AttnQ], &a[Saved::MixerInput], l.heads);
-        }
-        heads::forward(p, &a[Saved::Q], &a[Saved::AttnQ], &w.attn_q_norm, q_turn, l.heads);
-        if let Some(k_norm) = &w.attn_k_norm {
-            // Raw keys that are the values too come in rows of f32, so nothing is rounded to the same tiles twice.
-            let (own, raw) = ([&a[Saved::K], &a[Saved::V]], [&a[Saved::AttnK], raw_values(&a, l)]);
-            heads::forward_both(p, own, raw, [k_norm, &w.attn_v_norm], k_turn, l.kv_heads);
-        }
+        let queries = raw_queries(&a, l);
+        linear::forward(p, &w.qkv(&a, queries), &a[Saved::AttnNormed], lora, &a[Saved::ZAttn]);
+        self.queries_forward(p, batch, layer, &a, l.heads);
+        self.keys_forward(p, batch, layer, &a);
         let [k, v] = &batch.keys_values(l.kv_donor.unwrap_or(layer));
         let shape = self.attention(layer, batch.inputs);
-        attention::forward(p, &shape, &a[Saved::Attention], &a[Saved::Lse], [&a[Saved::Q], k, v]);
-        let output = gated_attention(&a, l);
-        if l.output_gate {
-            output_gate::forward(p, output, &a[Saved::Attention], &a[Saved::MixerInput], l.heads);
-        }
+        attend(p, &shape, l, &a, [k, v]);
         let lora = batch.lora(layer, Input::Attention);
-        linear::forward(p, &w.attn_output(&a), output, lora, &a[Saved::ZOutput]);
+        linear::forward(p, &w.attn_output(&a), gated_attention(&a, l), lora, &a[Saved::ZOutput]);
+    }
+
+    /// The queries of `heads` heads, normed and turned.
+    pub(super) fn queries_forward(
+        &self,
+        p: &mut Pass,
+        batch: &Batch,
+        layer: usize,
+        a: &LayerActs,
+        heads: usize,
+    ) {
+        let w = &self.layers[layer];
+        let [turn, _] = w.turns(batch.inputs);
+        if self.config().layers[layer].output_gate {
+            output_gate::split(p, &a[Saved::AttnQ], &a[Saved::MixerInput], heads);
+        }
+        heads::forward(p, &a[Saved::Q], &a[Saved::AttnQ], &w.attn_q_norm, turn, heads);
+    }
+
+    /// The keys, normed and turned, and the values, where the layer makes its own.
+    pub(super) fn keys_forward(&self, p: &mut Pass, batch: &Batch, layer: usize, a: &LayerActs) {
+        let w = &self.layers[layer];
+        let l = &self.config().layers[layer];
+        let [_, turn] = w.turns(batch.inputs);
+        if let Some(k_norm) = &w.attn_k_norm {
+            // Raw keys that are the values too come in rows of f32, so nothing is rounded to the same tiles twice.
+            let (own, raw) = ([&a[Saved::K], &a[Saved::V]], [&a[Saved::AttnK], raw_values(a, l)]);
+            heads::forward_both(p, own, raw, [k_norm, &w.attn_v_norm], turn, l.kv_heads);
+        }
     }
 
     /// The second half, for the tokens of `chunk`: from attention's output projection to the next layer's input.
@@ -176,6 +197,20 @@ fn raw_values<'a>(a: &'a LayerActs, l: &LayerConfig) -> &'a Act {
     if l.k_eq_v { &a[Saved::AttnK] } else { &a[Saved::AttnV] }
 }
 
+/// The result of the matrix of the queries: queries alone, or with gates.
+pub(super) fn raw_queries<'a>(a: &'a LayerActs, l: &LayerConfig) -> &'a Act {
+    if l.output_gate { &a[Saved::MixerInput] } else { &a[Saved::AttnQ] }
+}
+
+/// From queries, keys and values to the input of attention's output projection.
+pub(super) fn attend(p: &mut Pass, shape: &Attention, l: &LayerConfig, a: &LayerActs, [k, v]: [&Act; 2]) {
+    attention::forward(p, shape, &a[Saved::Attention], &a[Saved::Lse], [&a[Saved::Q], k, v]);
+    if l.output_gate {
+        let output = gated_attention(a, l);
+        output_gate::forward(p, output, &a[Saved::Attention], &a[Saved::MixerInput], shape.heads);
+    }
+}
+
 /// The input of attention's output projection.
 pub(super) fn gated_attention<'a>(a: &'a LayerActs, l: &LayerConfig) -> &'a Act {
     if l.output_gate { &a[Saved::GatedAttention] } else { &a[Saved::Attention] }
@@ -187,8 +222,8 @@ impl Layer {
         [0, 1].map(|i| self.rope.as_ref().map(|rope| (&inputs.positions, &rope[i])))
     }
 
-    fn qkv<'a>(&'a self, a: &'a LayerActs, l: &LayerConfig) -> Vec<Projection<'a>> {
-        let queries = if l.output_gate { &a[Saved::MixerInput] } else { &a[Saved::AttnQ] };
+    /// The matrices that read the layer's normed input, of which that of the queries writes `queries`.
+    pub(super) fn qkv<'a>(&'a self, a: &'a LayerActs, queries: &'a Act) -> Vec<Projection<'a>> {
         let mut outputs: Vec<Projection> = Vec::with_capacity(3);
         outputs.extend(self.attn_q.iter().map(|q| (Module::AttnQ, q, queries)));
         outputs.extend(self.attn_k.iter().map(|k| (Module::AttnK, k, &a[Saved::AttnK])));
@@ -196,7 +231,8 @@ impl Layer {
         outputs
     }
 
-    fn attn_output<'a>(&'a self, a: &'a LayerActs) -> Vec<Projection<'a>> {
+    /// The output projection of attention.
+    pub(super) fn attn_output<'a>(&'a self, a: &'a LayerActs) -> Vec<Projection<'a>> {
         self.attn_output.iter().map(|w| (Module::AttnOutput, w, &a[Saved::AttnOutput])).collect()
     }
 }

@@ -87,6 +87,7 @@ impl<'b> Model<'b> {
             on_host: on_host.clone(),
             positions,
             chunk: CHUNK,
+            parts: 1,
         })
     }
 }

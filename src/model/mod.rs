@@ -10,6 +10,7 @@ mod head;
 mod inputs;
 mod load;
 mod offload;
+mod parts;
 pub mod plan;
 mod stream;
 mod trainable;
@@ -41,6 +42,7 @@ pub struct Model<'b> {
     on_host: OnHost,
     positions: usize, // in the rotary tables
     chunk: usize,     // tokens that pass through a feed-forward at a time
+    parts: usize,     // of the heads of attention and delta nets, at least
 }
 
 struct PerLayerInput {
@@ -100,6 +102,13 @@ impl<'b> Model<'b> {
     pub fn set_chunk(&mut self, tokens: usize) {
         assert!(tokens > 0 && tokens.is_multiple_of(64), "{tokens} tokens, expected a multiple of 64");
         self.chunk = tokens;
+    }
+
+    /// Divides the heads of attention and of delta nets into at least `parts` parts, which are computed one after the other, where they
+    /// divide: as long samples need on devices with short buffers.
+    pub fn set_parts(&mut self, parts: usize) {
+        assert!(parts > 0, "there is at least one part");
+        self.parts = parts;
     }
 
     /// The model's shape.

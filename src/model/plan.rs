@@ -93,7 +93,7 @@ impl Plan {
         let turns = model.offload.as_ref().map_or(0, HostWeights::device_bytes);
         let bytes = [model.bytes(), turns, replies];
         let demand = demand(model.base, &sizes, adapter, model.on_host().clone(), bytes);
-        Plan::of(gpu, &Demand { chunk: model.chunk, ..demand }, passes)
+        Plan::of(gpu, &Demand { chunk: model.chunk, least_parts: model.parts, ..demand }, passes)
     }
 
     /// A plan before the model is on the device, where it will have rotary tables for `positions` positions. It decides what stays in host
@@ -217,6 +217,7 @@ fn demand<'a>(
         per_layer_row: base.tensor("per_layer_token_embd").map_or(0, |table| table.row_bytes()),
         chunk: CHUNK,
         least_chunk: LEAST_CHUNK,
+        least_parts: 1,
     }
 }
 

@@ -68,7 +68,7 @@ impl Sizes {
             products,
             wide,
             queries: [widest(&|l| l.heads), widest(&|l| l.heads * l.head_size)],
-            storages: Storages { tiles, masked: false, heads: false, raw_heads: false },
+            storages: Storages { tiles, masked: false, heads: false, raw_heads: false, parted: false },
             packs: tiles && chunk > matvec::MAX_ROWS,
             branch_rows: if p > 0 { matvec::MAX_ROWS } else { 0 },
             experts: config.layers.iter().find_map(|l| l.experts).map(of_experts),

@@ -64,6 +64,17 @@ impl Frozen {
         let gates: Vec<[f32; 2]> = a.iter().zip(dt).map(|(a, dt)| [*a, *dt]).collect();
         Ok(Frozen { taps: gpu.upload("convolution", taps)?, gates: gpu.upload("gates", &gates)? })
     }
+
+    /// The convolution of `channels` channels as a row `[1, C·4]`, and the other parameters of `value_heads` heads `[1, Hv·2]`.
+    pub fn as_rows(&self, channels: usize, value_heads: usize) -> [Rows; 2] {
+        let row = |buffer: &wgpu::Buffer, stride: usize| Rows { buffer: buffer.clone(), stride, start: 0 };
+        [row(&self.taps, 4 * channels), row(&self.gates, 2 * value_heads)]
+    }
+
+    /// Parameters in rows as [`Frozen::as_rows`] gives them.
+    pub fn in_rows([taps, gates]: [&Rows; 2]) -> Frozen {
+        Frozen { taps: taps.buffer.clone(), gates: gates.buffer.clone() }
+    }
 }
 
 /// The shape of a layer's delta net, and the micro-batch.

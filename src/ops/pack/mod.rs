@@ -59,6 +59,11 @@ impl Packed {
         }
     }
 
+    /// The columns from `first`, a multiple of 16, on.
+    pub fn columns_from(&self, first: usize) -> Packed {
+        Packed { start: self.place(first).1, ..self.clone() }
+    }
+
     /// Matrices from one column of them to the next.
     pub(in crate::ops) fn tiles(&self) -> u32 {
         self.tiles

@@ -22,6 +22,8 @@ use table::Table;
 const SIZES: [u64; 5] = [6, 8, 12, 16, 24];
 /// Only powers of two are tried.
 const SEQUENCES: [usize; 10] = [131_072, 65_536, 32_768, 16_384, 8192, 4096, 2048, 1024, 512, 256];
+/// Bytes of the longest buffer of a GPU, for plans on a software renderer, whose buffers are shorter.
+const LONGEST: u64 = u32::MAX as u64;
 /// The argument that stands for every published size.
 const ALL: &str = "all";
 
@@ -40,6 +42,7 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     }
     let device = args.open_gpu(Place::ALONE)?;
     let gpu = device.with_kernels(device.kernels().without_software()); // it plans for GPUs
+    let gpu = if device.is_software() { gpu.with_buffers_of(LONGEST) } else { gpu };
     let mut table = args.out.as_deref().map(|path| Table::open(path, under(args, &gpu))).transpose()?;
     if !args.json {
         output::device(&gpu);
