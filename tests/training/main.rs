@@ -15,6 +15,7 @@ mod exported;
 mod grpo;
 mod library;
 mod limits;
+mod long;
 mod offload;
 mod planned;
 mod ranks;
@@ -39,7 +40,7 @@ fn main() -> std::process::ExitCode {
     type Run = fn(&Gpu) -> Result<(), Failed>;
     const F32: &[Variant] = &[Variant::F32];
 
-    let cases: [(&str, &[Variant], Run); 54] = [
+    let cases: [(&str, &[Variant], Run); 56] = [
         ("grpo: the same bytes after a stop, and for any number of sequences", F32, grpo::same_bytes),
         (
             "grpo: the sampler against the training pass",
@@ -145,6 +146,8 @@ fn main() -> std::process::ExitCode {
         ("decode: kernels are compiled ahead", F32, decode::compiled_ahead),
         ("shapes: random weights of given shapes", F32, shapes::train),
         ("shapes: what layers keep fits a binding", F32, shapes::bindings),
+        ("long: heads in parts where buffers are short", F32, long::short_buffers),
+        ("long: no plan of a published size has a buffer of more than 4 GiB", F32, long::plans),
         ("decode: greedy replies, unmerged, merged and by the training forward", F32, decode::greedy),
         ("exported: every format gives the same replies", F32, exported::replies),
         ("run: every host sees the same events, the library included", F32, run::events),
