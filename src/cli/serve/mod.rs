@@ -229,8 +229,8 @@ fn workspace<'a>(loaded: &'a Loaded, model: &'a Model<'a>, parallel: usize) -> R
 
 /// Answers requests, one prompt after the other or several at once.
 enum Worker<'a> {
-    Single(Generators<'a>),
-    Several(together::Desk<'a>),
+    Single(Box<Generators<'a>>),
+    Several(Box<together::Desk<'a>>),
 }
 
 impl<'a> Worker<'a> {
@@ -238,13 +238,14 @@ impl<'a> Worker<'a> {
     fn new(loaded: &'a Loaded, workspace: &'a Workspace<'a>) -> Result<Worker<'a>> {
         let count = workspace.sequences();
         if count > 0 {
-            return Ok(Worker::Several(together::Desk::new(loaded, workspace, count)?));
+            let desk = together::Desk::new(loaded, workspace, count)?;
+            return Ok(Worker::Several(Box::new(desk)));
         }
         let mut generators = Generators::new(loaded, workspace);
         generators.compile(!loaded.adapters.is_empty())?;
         generators.get(!loaded.adapters.is_empty())?.compile_scores()?;
         loaded.gpu.keep_pipelines();
-        Ok(Worker::Single(generators))
+        Ok(Worker::Single(Box::new(generators)))
     }
 
     /// Answers the queued requests until the HTTP side closes the queue.
