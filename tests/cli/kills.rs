@@ -48,7 +48,20 @@ const REWARDED: [&str; 13] = [
     "eval.general=false",
     "output.save_steps=1",
 ];
+#[cfg(not(unix))]
 const REWARDS: &str = "\n[[rewards]]\nname = \"length\"\ntarget_len = 5\n";
+/// The program takes about as long as drawing does, so that kills fall into its time, too.
+#[cfg(unix)]
+const REWARDS: &str = r#"
+[[rewards]]
+name = "length"
+target_len = 5
+
+[[rewards]]
+name = "command"
+command = ["sh", "-c", "while IFS= read -r line; do sleep 0.05; echo ${#line}; done"]
+weight = 0.01
+"#;
 
 /// In the suite: three random moments of a short run.
 pub fn three_moments(place: Place) {
