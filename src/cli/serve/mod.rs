@@ -169,6 +169,7 @@ pub fn run(args: &ServeArgs) -> Result<()> {
     loaded.show();
     let names: Vec<&str> = served.models.iter().map(|(name, _)| &name[..]).collect();
     output::line("models", names.join(", "));
+    show_parallel(workspace.sequences(), args.parallel.into(), loaded.context());
 
     let mut worker = Worker::new(&loaded, &workspace)?;
     let stop = Arc::new(AtomicBool::new(false));
@@ -213,18 +214,22 @@ fn workspace<'a>(loaded: &'a Loaded, model: &'a Model<'a>, parallel: usize) -> R
     }
     // The base alone and with the adapters have caches of their own.
     let times = if loaded.adapters.is_empty() { 1 } else { 2 };
-    let workspace = loaded.workspace_for(model, loaded.context(), [parallel, times])?;
-    let (count, context) = (workspace.sequences(), loaded.context());
-    output::line("parallel", format_args!("{count} replies at once"));
-    if count < parallel {
+    loaded.workspace_for(model, loaded.context(), [parallel, times])
+}
+
+/// Prints how many replies are generated at once, and says so if the memory does not hold as many as were asked for.
+fn show_parallel(count: usize, asked: usize, context: usize) {
+    if count > 0 {
+        output::line("parallel", format_args!("{count} replies at once"));
+    }
+    if count > 0 && count < asked {
         output::line(
             "notice",
             format_args!(
-                "the GPU's memory holds {count} caches of {context} tokens, not the {parallel} of --parallel; lower --context"
+                "the GPU's memory holds {count} caches of {context} tokens, not the {asked} of --parallel; lower --context"
             ),
         );
     }
-    Ok(workspace)
 }
 
 /// Answers requests, one prompt after the other or several at once.
