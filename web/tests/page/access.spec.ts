@@ -10,6 +10,8 @@ const WIDTHS = [320, 390, 800, 1280, 1920];
 /** Complaints about what is shown now, in light and in dark mode, and widths at which the page scrolls sideways. */
 async function complaints(page: Page): Promise<string[]> {
   if (!(await page.evaluate(() => "axe" in window))) await page.addScriptTag({ path: axe });
+  // Samples that are being read again are dim for a moment.
+  await expect(page.locator('[aria-busy="true"]:not(.log)')).toHaveCount(0);
   const found: string[] = [];
   for (const [colorScheme, rules] of [["light", null], ["dark", ["color-contrast"]]] as const) {
     await page.emulateMedia({ colorScheme, reducedMotion: "reduce" });
