@@ -9,12 +9,12 @@ use std::time::Instant;
 use anyhow::Result;
 use pollster::block_on;
 use rullama_train::model::decode::Workspace;
-use rullama_train::talk::generate::{Event, Finish, GenerateError};
+use rullama_train::talk::generate::{Finish, GenerateError};
 use rullama_train::talk::replies::{News, Replies};
 use rullama_train::talk::scores::Score;
 use tokio::sync::mpsc::Receiver;
 
-use super::work::{for_client, options, print_line};
+use super::work::{echo, fail, flow, options, pass_on, print_line};
 use super::{Job, Piece};
 use crate::cli::output;
 use crate::cli::talk::{Generators, Loaded};
@@ -100,19 +100,8 @@ impl<'a> Desk<'a> {
 
     fn begin(&mut self, job: &Rc<Job>, number: usize, stop: &AtomicBool) -> Result<()> {
         let (started, prompt, options) = (Instant::now(), &job.prompts[number].ids, options(job, number));
-        let mut scored = false;
-        if job.echo {
-            let mut scores = Vec::new();
-            if let Some(top) = options.logprobs {
-                let flow = |_: Event| {
-                    if is_gone(job, stop) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-                };
-                let generator = self.generators.get(job.with_adapter)?;
-                let Some(found) = block_on(generator.scores(prompt, top, flow))? else { return Ok(()) };
-                (scores, scored) = (found, true);
-            }
-            let _ = job.pieces.send(Piece::Prompt(number, scores));
-        }
+        let gone = || is_gone(job, stop);
+        let Some(scored) = echo(&mut self.generators, job, number, &gone)? else { return Ok(()) };
         let of = self.next;
         self.next += 1;
         self.get(job.with_adapter)?.push(of, prompt, &options)?;
@@ -142,20 +131,15 @@ impl<'a> Desk<'a> {
 /// Passes news of reply `of` to its client.
 fn hear(open: &mut HashMap<usize, Open>, of: usize, news: News, stop: &AtomicBool) -> ControlFlow<()> {
     let Some(one) = open.get_mut(&of) else { return ControlFlow::Break(()) };
-    let pieces = &one.job.pieces;
     match news {
-        News::Event(Event::Scores(new)) => one.scores.extend_from_slice(new),
-        News::Event(Event::Text(text)) if !text.is_empty() || !one.scores.is_empty() => {
-            let _ = pieces.send(Piece::Text(one.number, text.into(), std::mem::take(&mut one.scores)));
-        }
-        News::Event(_) => {}
+        News::Event(event) => pass_on(&one.job, one.number, event, &mut one.scores),
         News::Done(mut reply) => {
             if one.scored {
                 reply.cached_tokens = 0; // the prompt was computed for its scores
             }
             print_line(&one.job, &reply, one.started);
             if reply.finish != Finish::Cancelled {
-                let _ = pieces.send(Piece::Done(one.number, reply));
+                let _ = one.job.pieces.send(Piece::Done(one.number, reply));
             }
             open.remove(&of);
             return ControlFlow::Break(());
@@ -166,15 +150,10 @@ fn hear(open: &mut HashMap<usize, Open>, of: usize, news: News, stop: &AtomicBoo
             return ControlFlow::Break(());
         }
     }
-    if is_gone(&one.job, stop) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    flow(is_gone(&one.job, stop))
 }
 
 /// Whether nobody waits for the replies of a job.
 fn is_gone(job: &Job, stop: &AtomicBool) -> bool {
     job.pieces.is_closed() || stop.load(Ordering::Relaxed)
-}
-
-fn fail(job: &Job, error: &anyhow::Error) {
-    let _ = job.pieces.send(Piece::Failed(for_client(error).into()));
-    output::line("failed", super::super::message(error));
 }

@@ -6,7 +6,8 @@ use std::time::Instant;
 
 use anyhow::Result;
 use pollster::block_on;
-use rullama_train::talk::generate::{Event, Finish, GenerateError, Generator, Options, Reply};
+use rullama_train::talk::generate::{Event, Finish, GenerateError, Options, Reply};
+use rullama_train::talk::scores::Score;
 use rullama_train::words;
 use tokio::sync::mpsc::Receiver;
 
@@ -28,8 +29,7 @@ pub fn work(loaded: &Loaded, generators: &mut Generators, mut queue: Receiver<Jo
                     let _ = job.pieces.send(Piece::Done(number, reply));
                 }
                 Err(error) => {
-                    let _ = job.pieces.send(Piece::Failed(for_client(&error).into()));
-                    output::line("failed", super::super::message(&error));
+                    fail(&job, &error);
                     break;
                 }
             }
@@ -41,7 +41,7 @@ pub fn work(loaded: &Loaded, generators: &mut Generators, mut queue: Receiver<Jo
 /// Replies to prompt `number` of a job, and prints a line.
 fn answer(generators: &mut Generators, job: &Job, number: usize, gone: &dyn Fn() -> bool) -> Result<Reply> {
     let start = Instant::now();
-    let reply = reply(generators.get(job.with_adapter)?, job, number, gone)?;
+    let reply = reply(generators, job, number, gone)?;
     print_line(job, &reply, start);
     Ok(reply)
 }
@@ -69,45 +69,68 @@ pub fn options(job: &Job, number: usize) -> Options {
     options
 }
 
-fn reply(
-    generator: &mut Generator,
-    job: &Job,
-    number: usize,
-    gone: &dyn Fn() -> bool,
-) -> Result<Reply, GenerateError> {
-    let flow = || if gone() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
-    let prompt = &job.prompts[number].ids;
-    let options = options(job, number);
-    let scored = options.logprobs.filter(|_| job.echo);
-    if let Some(top) = scored {
-        let Some(scores) = block_on(generator.scores(prompt, top, |_| flow()))? else {
-            return Ok(Reply::cancelled(prompt.len()));
-        };
-        let _ = job.pieces.send(Piece::Prompt(number, scores));
-    } else if job.echo {
-        let _ = job.pieces.send(Piece::Prompt(number, Vec::new()));
-    }
+fn reply(generators: &mut Generators, job: &Job, number: usize, gone: &dyn Fn() -> bool) -> Result<Reply> {
+    let (prompt, options) = (&job.prompts[number].ids, options(job, number));
+    let Some(scored) = echo(generators, job, number, gone)? else {
+        return Ok(Reply::cancelled(prompt.len()));
+    };
     let mut scores = Vec::new();
     let on_event = |event: Event| {
-        match event {
-            Event::Scores(new) => scores.extend_from_slice(new),
-            Event::Text(piece) if !piece.is_empty() || !scores.is_empty() => {
-                let piece = Piece::Text(number, piece.into(), std::mem::take(&mut scores));
-                let _ = job.pieces.send(piece);
-            }
-            Event::Text(_) | Event::Prompt(_) => {}
-        }
-        flow()
+        pass_on(job, number, event, &mut scores);
+        flow(gone())
     };
-    let mut reply = block_on(generator.reply(prompt, &options, on_event))?;
-    if scored.is_some() {
+    let mut reply = block_on(generators.get(job.with_adapter)?.reply(prompt, &options, on_event))?;
+    if scored {
         reply.cached_tokens = 0; // the prompt was computed for its scores
     }
     Ok(reply)
 }
 
+/// Goes on unless the client is gone.
+pub fn flow(gone: bool) -> ControlFlow<()> {
+    if gone { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+}
+
+/// Sends the client prompt `number` of a job if it wants it, and says whether its scores were computed. `None` if the client is gone.
+pub fn echo(
+    generators: &mut Generators,
+    job: &Job,
+    number: usize,
+    gone: &dyn Fn() -> bool,
+) -> Result<Option<bool>> {
+    if !job.echo {
+        return Ok(Some(false));
+    }
+    let mut scores = Vec::new();
+    if let Some(top) = job.options.logprobs {
+        let generator = generators.get(job.with_adapter)?;
+        let prompt = &job.prompts[number].ids;
+        let Some(found) = block_on(generator.scores(prompt, top, |_| flow(gone())))? else { return Ok(None) };
+        scores = found;
+    }
+    let _ = job.pieces.send(Piece::Prompt(number, scores));
+    Ok(Some(job.options.logprobs.is_some()))
+}
+
+/// Sends the client what is new in the reply to prompt `number`. `scores`: those of tokens whose text is not sent yet.
+pub fn pass_on(job: &Job, number: usize, event: Event, scores: &mut Vec<Score>) {
+    match event {
+        Event::Scores(new) => scores.extend_from_slice(new),
+        Event::Text(piece) if !piece.is_empty() || !scores.is_empty() => {
+            let _ = job.pieces.send(Piece::Text(number, piece.into(), std::mem::take(scores)));
+        }
+        Event::Text(_) | Event::Prompt(_) => {}
+    }
+}
+
+/// Tells the client and the terminal of a failure.
+pub fn fail(job: &Job, error: &anyhow::Error) {
+    let _ = job.pieces.send(Piece::Failed(for_client(error).into()));
+    output::line("failed", super::super::message(error));
+}
+
 /// The message for a client after a failure: nothing in its request is the cause, and the terminal has the details.
-pub fn for_client(error: &anyhow::Error) -> &'static str {
+fn for_client(error: &anyhow::Error) -> &'static str {
     match error.downcast_ref() {
         Some(GenerateError::NotFinite { .. }) => {
             "the model computed values that are not finite, so there is no reply; try another model of this server"
