@@ -168,68 +168,74 @@ pub async fn generate<E: From<DriveError>>(
     let Some(longest) = prompts.iter().map(|prompt| prompt.len()).max() else { return Ok(Some(Vec::new())) };
     let lengths = Lengths { context: longest + max_new_tokens, chunk: CHUNK };
     let options = Options { sampling: Sampling::GREEDY, max_new_tokens, stop: Vec::new(), logprobs: None };
-    if of >= MANY {
-        return generate_together(room, lengths, base, adapter, prompts, &options, before).await;
-    }
-    generate_alone(room, lengths, base, adapter, prompts, &options, before).await
+    let work = Work { room, lengths, base, adapter, prompts, options };
+    if of < MANY { work.alone(before).await } else { work.together(before).await }
 }
 
-async fn generate_alone<E: From<DriveError>>(
-    room: Room<'_>,
+/// The prompts of [`generate`], and all that their answers follow from.
+struct Work<'w> {
+    room: Room<'w>,
     lengths: Lengths,
-    base: &OpenBase,
-    adapter: &Adapter,
-    prompts: &[&[u32]],
-    options: &Options,
-    mut before: impl FnMut(usize) -> Result<bool, E>,
-) -> Result<Option<Vec<Answer>>, E> {
-    let workspace = Workspace::stream(room.gpu, room.model, lengths, adapter.rank).await;
-    let workspace = workspace.map_err(DriveError::from)?;
-    let mut generator =
-        Generator::new(&workspace, &base.tokenizer, Some(adapter)).map_err(DriveError::from)?;
-    let mut answers = Vec::new();
-    for prompt in prompts {
-        if !before(answers.len())? {
+    base: &'w OpenBase,
+    adapter: &'w Adapter,
+    prompts: &'w [&'w [u32]],
+    options: Options,
+}
+
+impl Work<'_> {
+    /// Answers one prompt after the other.
+    async fn alone<E: From<DriveError>>(
+        &self,
+        mut before: impl FnMut(usize) -> Result<bool, E>,
+    ) -> Result<Option<Vec<Answer>>, E> {
+        let Room { gpu, model, .. } = self.room;
+        let workspace = Workspace::stream(gpu, model, self.lengths, self.adapter.rank).await;
+        let workspace = workspace.map_err(DriveError::from)?;
+        let generator = Generator::new(&workspace, &self.base.tokenizer, Some(self.adapter));
+        let mut generator = generator.map_err(DriveError::from)?;
+        let mut answers = Vec::new();
+        for prompt in self.prompts {
+            if !before(answers.len())? {
+                return Ok(None);
+            }
+            // Not even by rounding may an answer depend on what is cached.
+            generator.reset();
+            let reply = generator.reply(prompt, &self.options, |_| ControlFlow::Continue(())).await;
+            answers.push(Answer::of(reply.map_err(DriveError::from)?));
+        }
+        Ok(Some(answers))
+    }
+
+    /// Answers as many prompts at once as there is room for.
+    async fn together<E: From<DriveError>>(
+        &self,
+        mut before: impl FnMut(usize) -> Result<bool, E>,
+    ) -> Result<Option<Vec<Answer>>, E> {
+        let Room { gpu, model, sequences } = self.room;
+        let count = sequences.min(self.prompts.len());
+        let workspace = Workspace::for_sequences(gpu, model, self.lengths, self.adapter.rank, count).await;
+        let workspace = workspace.map_err(DriveError::from)?;
+        let replies = Replies::new(&workspace, &self.base.tokenizer, Some(self.adapter));
+        let mut replies = replies.map_err(DriveError::from)?;
+        let all: Vec<(&[u32], &Options)> =
+            self.prompts.iter().map(|&prompt| (prompt, &self.options)).collect();
+        let mut answers = vec![None; all.len()];
+        if !before(0)? {
             return Ok(None);
         }
-        // Not even by rounding may an answer depend on what is cached.
-        generator.reset();
-        let reply = generator.reply(prompt, options, |_| ControlFlow::Continue(())).await;
-        answers.push(Answer::of(reply.map_err(DriveError::from)?));
+        let (mut done, mut go_on) = (0, Ok(true));
+        let hear = |of: usize, news: News<'_>| {
+            if let News::Done(reply) = news {
+                answers[of] = Some(Answer::of(reply));
+                done += 1;
+            }
+            // A user who stops the run does not wait for the end of long answers.
+            if matches!(go_on, Ok(true)) && done < answers.len() {
+                go_on = before(done);
+            }
+            if matches!(go_on, Ok(true)) { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        };
+        replies.reply(&all, hear).await.map_err(DriveError::from)?;
+        Ok(if go_on? { answers.into_iter().collect() } else { None })
     }
-    Ok(Some(answers))
-}
-
-async fn generate_together<E: From<DriveError>>(
-    room: Room<'_>,
-    lengths: Lengths,
-    base: &OpenBase,
-    adapter: &Adapter,
-    prompts: &[&[u32]],
-    options: &Options,
-    mut before: impl FnMut(usize) -> Result<bool, E>,
-) -> Result<Option<Vec<Answer>>, E> {
-    let count = room.sequences.min(prompts.len());
-    let workspace = Workspace::for_sequences(room.gpu, room.model, lengths, adapter.rank, count).await;
-    let workspace = workspace.map_err(DriveError::from)?;
-    let mut replies = Replies::new(&workspace, &base.tokenizer, Some(adapter)).map_err(DriveError::from)?;
-    let all: Vec<(&[u32], &Options)> = prompts.iter().map(|&prompt| (prompt, options)).collect();
-    let mut answers = vec![None; prompts.len()];
-    if !before(0)? {
-        return Ok(None);
-    }
-    let (mut done, mut go_on) = (0, Ok(true));
-    let hear = |of: usize, news: News<'_>| {
-        if let News::Done(reply) = news {
-            answers[of] = Some(Answer::of(reply));
-            done += 1;
-        }
-        // A user who stops the run does not wait for the end of long answers.
-        if matches!(go_on, Ok(true)) && done < answers.len() {
-            go_on = before(done);
-        }
-        if matches!(go_on, Ok(true)) { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
-    };
-    replies.reply(&all, hear).await.map_err(DriveError::from)?;
-    Ok(if go_on? { answers.into_iter().collect() } else { None })
 }
