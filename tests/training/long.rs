@@ -12,6 +12,7 @@ use rullama_train::model::plan::{Offload, Passes, Plan, Recompute};
 use rullama_train::model::{Model, Trainable};
 use rullama_train::train::{Capacity, Dropout};
 
+use super::shapes::narrow;
 use super::{check, check_that, gpu as device, trainer, wide};
 
 /// Bytes of the longest buffer on NVIDIA's GPUs.
@@ -24,20 +25,8 @@ const TOKENS: usize = 131_072;
 pub fn short_buffers(gpu: &Gpu) -> Result<(), Failed> {
     let [dense, mixture] = [qwen35::FAMILY.shapes[0], qwen35::FAMILY_MOE.shapes[0]];
     for shape in [gemma4::FAMILY.shapes[0], gemma4::FAMILY.shapes[4], dense, mixture] {
-        let small = Shape {
-            layers: 2 * shape.full_every,
-            width: 256,
-            ffn_width: 1024,
-            shared_ffn_width: 1024,
-            heads: shape.heads.min(4),
-            kv_heads: [2, 1],
-            shared: if shape.shared > 0 { shape.full_every } else { 0 },
-            window: 40,
-            experts: shape.experts.map(|_| [8, 2, 64]),
-            delta: shape.delta.map(|_| [4, 8, 128]),
-            vocab: 512,
-            ..shape
-        };
+        let delta = shape.delta.map(|_| [4, 8, 128]);
+        let small = Shape { ffn_width: 1024, window: 40, delta, ..narrow(shape) };
         let base = block_on(small.base())?;
         let model = block_on(Model::stream(gpu, &base, 192, |_| ()))?;
         let adapter = Adapter::init(&slots(base.config(), Module::ALL_LINEAR), 4, 8.0, false, 0);

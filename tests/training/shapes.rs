@@ -14,23 +14,27 @@ use rullama_train::train::{Capacity, Dropout, Trainer};
 
 use super::check_that;
 
+/// A published size with fewer and narrower layers and a smaller vocabulary.
+pub fn narrow(shape: Shape) -> Shape {
+    Shape {
+        layers: 2 * shape.full_every,
+        width: 256,
+        ffn_width: 512,
+        shared_ffn_width: 1024,
+        heads: shape.heads.min(4),
+        kv_heads: [2, 1],
+        shared: if shape.shared > 0 { shape.full_every } else { 0 },
+        window: 8,
+        experts: shape.experts.map(|_| [8, 2, 64]),
+        vocab: 512,
+        ..shape
+    }
+}
+
 /// Every size, with fewer and narrower layers and a smaller vocabulary.
 pub fn train(gpu: &Gpu) -> Result<(), Failed> {
     for &shape in [gemma4::FAMILY.shapes, qwen35::FAMILY_MOE.shapes].concat().iter() {
-        let small = Shape {
-            layers: 2 * shape.full_every,
-            width: 256,
-            ffn_width: 512,
-            shared_ffn_width: 1024,
-            heads: shape.heads.min(4),
-            kv_heads: [2, 1],
-            shared: if shape.shared > 0 { shape.full_every } else { 0 },
-            window: 8,
-            experts: shape.experts.map(|_| [8, 2, 64]),
-            vocab: 512,
-            ..shape
-        };
-        let base = block_on(small.base())?;
+        let base = block_on(narrow(shape).base())?;
         let ids: Vec<u32> = (0..24).map(|i| i * 21 % 512).collect();
         let labels = ids.iter().map(|&id| id as i32).collect();
         let step =
