@@ -253,7 +253,7 @@ fn evaluation_seconds(session: &Session, trainer: &Trainer, initial: &Adapter) -
     Ok(seconds)
 }
 
-/// How long replies to `prompts` take: as many as are generated at once, or one, are timed after a first try, and stand for all.
+/// Seconds that replies to `prompts` take. As many as are generated at once, or one, are timed after a first try, and stand for all.
 fn replies_seconds(
     session: &Session,
     trainer: &Trainer,

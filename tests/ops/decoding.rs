@@ -511,7 +511,7 @@ pub fn likeliest_of_rows(gpu: &Gpu) -> Outcome {
         [(1, 1, 3), (63, 2, 0), (64, 3, 1), (65, 70, 5), (5003, 3, 20), (49_152, 2, 20), (70_001, 2, 600)]
     {
         let stride = (count + 3_usize).next_multiple_of(4);
-        // What lies between the rows is larger than all values.
+        // The padding between the rows is larger than all values.
         let mut all = vec![1e30f32; rows * stride];
         let mut row_of = |row: usize| {
             let mut own: Vec<f32> = values(row as u64 + 1, count).iter().map(|x| 12.0 * x).collect();
@@ -577,7 +577,7 @@ pub fn drawn(gpu: &Gpu) -> Outcome {
     {
         for temperature in [0.7, 1.0, 3.0] {
             let stride = (count + 3_usize).next_multiple_of(4);
-            // What lies between the rows is larger than all values.
+            // The padding between the rows is larger than all values.
             let mut all = vec![1e30f32; points.len() * stride];
             for (row, values_of) in all.chunks_exact_mut(stride).enumerate() {
                 let own = values(row as u64 + 1, count);

@@ -19,7 +19,7 @@ const PART: usize = 12;
 /// Largest reciprocal of a temperature: 0 times an infinite one would be NaN.
 const COLDEST: f64 = 1e30;
 
-/// How a row's token is chosen.
+/// The choice of a row's token.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, bytemuck::Pod, bytemuck::Zeroable)]
 pub struct Draw {
