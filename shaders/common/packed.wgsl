@@ -12,6 +12,11 @@ fn rounded4(x: vec4<f32>, zero: u32) -> vec4<f32> {
     return vec4<f32>(unpack2x16float(pack2x16float(x.xy) | zero), unpack2x16float(pack2x16float(x.zw) | zero));
 }
 
+// Rows that are written: those of the last matrices are filled up with zeros.
+fn padded(rows: u32) -> u32 {
+    return (rows + 15u) / 16u * 16u;
+}
+
 fn most4(x: vec4<f32>) -> f32 {
     let a = abs(x);
     return max(max(a.x, a.y), max(a.z, a.w));

@@ -44,8 +44,12 @@ struct Params {
 #end
 
 @compute @workgroup_size(256)
-fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    let row = group.x * ROWS + lane / THREADS;
+fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let start = (group.x + group.y * groups.x) * ROWS;
+    if start >= padded(params.rows) {
+        return;
+    }
+    let row = start + lane / THREADS;
     let first = lane % THREADS;
     let leader = lane - first;
     let token = min(row, params.rows - 1u);

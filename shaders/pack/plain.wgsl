@@ -39,8 +39,12 @@ fn write(row: u32, c: u32, value: vec4<f32>) {
 
 // Up to 2048 values of a row are read once. The rest of a wider row is read again once the largest value is known.
 @compute @workgroup_size(256)
-fn pack(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    let row = group.x * ROWS + lane / THREADS;
+fn pack(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let start = (group.x + group.y * groups.x) * ROWS;
+    if start >= padded(params.rows) {
+        return;
+    }
+    let row = start + lane / THREADS;
     let first = lane % THREADS;
     var most = vec4<f32>();
 #for i in 0..8
@@ -73,8 +77,12 @@ fn pack(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 
 // Unpacks to f32: x up to the rounding to f16.
 @compute @workgroup_size(256)
-fn unpack(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    let row = group.x * ROWS + lane / THREADS;
+fn unpack(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let start = (group.x + group.y * groups.x) * ROWS;
+    if start >= padded(params.rows) {
+        return;
+    }
+    let row = start + lane / THREADS;
     if row >= params.rows {
         return;
     }
@@ -85,8 +93,12 @@ fn unpack(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_ind
 
 // Packs with existing factors: the term that is added to a product must be scaled as the product's operand.
 @compute @workgroup_size(256)
-fn pack_alike(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    let row = group.x * ROWS + lane / THREADS;
+fn pack_alike(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let start = (group.x + group.y * groups.x) * ROWS;
+    if start >= padded(params.rows) {
+        return;
+    }
+    let row = start + lane / THREADS;
     var scale = 0.0;
     if row < params.rows {
         scale = 1.0 / factors[row];

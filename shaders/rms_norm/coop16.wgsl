@@ -60,8 +60,12 @@ fn reduce_products(square: f32, product: f32, lane: u32) {
 
 // y = x·rstd·w
 @compute @workgroup_size(256)
-fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    let row = group.x * ROWS + lane / THREADS;
+fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let start = (group.x + group.y * groups.x) * ROWS;
+    if start >= padded(params.rows) {
+        return;
+    }
+    let row = start + lane / THREADS;
     let first = lane % THREADS;
     let token = min(row, params.rows - 1u);
     let end = select(0u, params.width4, row < params.rows);
@@ -95,8 +99,12 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
 
 // rstd·(g − x·rstd²·mean(g·x)), g = w·dy
 @compute @workgroup_size(256)
-fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    let row = group.x * ROWS + lane / THREADS;
+fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let start = (group.x + group.y * groups.x) * ROWS;
+    if start >= padded(params.rows) {
+        return;
+    }
+    let row = start + lane / THREADS;
     let first = lane % THREADS;
     let leader = lane - first;
     let token = min(row, params.rows - 1u);

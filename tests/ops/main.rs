@@ -20,6 +20,7 @@ mod gates;
 mod gpu;
 mod half;
 mod half_heads;
+mod half_long;
 mod half_pairs;
 mod half_readers;
 mod linear;
@@ -110,7 +111,7 @@ const MANY: &[GgmlType] = &[
 ];
 const RARE: &[GgmlType] = &[IQ2_XXS, IQ2_XS, IQ3_S, IQ1_S, IQ1_M, TQ1_0, TQ2_0, NVFP4, Q1_0, Q2_0];
 
-const CASES: [Case; 141] = [
+const CASES: [Case; 142] = [
     case("adamw", "ten steps of adamw and sgd, with clipping", F32, adamw::ten_steps),
     case("adamw", "gradients that are not finite", F32, adamw::non_finite),
     case("argmax", "the likeliest token", F32, decoding::likeliest),
@@ -278,6 +279,7 @@ const CASES: [Case; 141] = [
     case("rms_norm", "no norm in the place of one", EXACT, rms_norm::identity),
     case("rms_norm", "a row that overflows is not finite", EXACT, rms_norm::overflow),
     case("rms_norm", "forward and backward, packed", PACKED, half::norms),
+    case("rms_norm", "packed, of more rows than one dimension of workgroups has", PACKED, half_long::rows),
     case("rope", "forward and backward", F32, elementwise::rope_both_ways),
     case("row_status", "the likeliest token", F32, verdict::top1),
     case(

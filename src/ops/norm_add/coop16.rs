@@ -1,6 +1,6 @@
 //! Adds a norm's result to the residual stream, and packs the operand of the next products, in one kernel.
 
-use crate::gpu::{Kernel, Recorder};
+use crate::gpu::{Kernel, Recorder, grid};
 use crate::ops::Rows;
 use crate::ops::act::Act;
 use crate::ops::norm::Norm;
@@ -82,6 +82,6 @@ pub fn forward(
     bindings.extend([packed.bind(5), packed.bind_factors(6)]);
     bindings.extend(next.map(|next| next.weights(rec, 7)));
     bindings.extend(kept.into_iter().flat_map(|tiles| [tiles.bind_factors(10), tiles.bind(11)]));
-    let groups = rows.next_multiple_of(16).div_ceil(ROWS) as u32;
-    rec.dispatch(kernel, &params, &bindings, [groups, 1, 1]);
+    let groups = rows.next_multiple_of(16) / ROWS;
+    rec.dispatch(kernel, &params, &bindings, grid(groups));
 }

@@ -2,7 +2,7 @@
 
 pub mod grouped;
 
-use crate::gpu::{Binding, Gpu, GpuError, Kernel, Recorder};
+use crate::gpu::{Binding, Gpu, GpuError, Kernel, Recorder, grid};
 use crate::ops::Rows;
 use crate::ops::View;
 
@@ -130,12 +130,12 @@ impl Packed {
             packed4: (cols.next_multiple_of(64) / 4) as u32,
         };
         let factors = scaled.bind_factors(3);
-        let groups = rows.next_multiple_of(16).div_ceil(ROWS) as u32;
+        let groups = rows.next_multiple_of(16) / ROWS;
         rec.dispatch(
             Kernel::new("pack/plain", entry),
             &params,
             &[x.rows.bind(1), self.bind(2), factors],
-            [groups, 1, 1],
+            grid(groups),
         );
     }
 }

@@ -1,6 +1,6 @@
 //! [`crate::ops::rms_norm`] and its gradient into operands of products on cooperative matrices, and its gradient onto rows of f32.
 
-use crate::gpu::{Binding, Kernel, Recorder};
+use crate::gpu::{Binding, Kernel, Recorder, grid};
 use crate::ops::Rows;
 use crate::ops::act::Act;
 use crate::ops::norm::Norm;
@@ -138,6 +138,6 @@ fn dispatch(
     let kernel = Kernel::new("rms_norm/coop16", entry)
         .with_sizes([("EACH", each), ("STORES", stores)])
         .with_sizes(names.map(|name| (name, size(name))));
-    let groups = (params.rows as usize).next_multiple_of(16).div_ceil(ROWS) as u32;
-    rec.dispatch(kernel, &params, bindings, [groups, 1, 1]);
+    let groups = (params.rows as usize).next_multiple_of(16) / ROWS;
+    rec.dispatch(kernel, &params, bindings, grid(groups));
 }
