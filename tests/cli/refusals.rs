@@ -196,6 +196,11 @@ pub fn places(place: Place) {
         &["check", "recipe.toml", "--gradients", "."],
         "cannot write .: is a directory; it is a folder, expected a file; choose another name",
     );
+    // Before the test, which takes minutes.
+    place.refused(
+        &["selftest", "--report", "data.jsonl/inside"],
+        &format!("cannot write data.jsonl/inside: not a directory; {folder}"),
+    );
 }
 
 pub fn no_validation(place: Place) {

@@ -9,6 +9,7 @@ use std::time::Instant;
 use anyhow::Result;
 use clap::Args;
 use pollster::block_on;
+use rullama_train::files;
 use rullama_train::gpu::{Backend, Gpu, KernelSetting};
 use rullama_train::selftest::model::Golden;
 use rullama_train::selftest::ops::CHECKS;
@@ -64,6 +65,9 @@ struct Findings {
 /// Tests the device and prints the result. The status is 1 where anything is wrong.
 pub fn run(args: &SelftestArgs) -> Result<ExitCode> {
     output::progress::silence(args.json);
+    if let Some(file) = &args.report {
+        files::check_file(file)?;
+    }
     let gpu = Device::open_untested(args.backend, args.gpu.as_deref(), args.kernels)?;
     if !args.json {
         output::device(&gpu);
