@@ -1,6 +1,6 @@
 // The router of a mixture of experts, one workgroup per token: the USED experts with the largest scores, and their softmax. That equals the
 // softmax over all experts divided by the sum over the chosen, because the sum over all cancels. Its backward touches only the chosen, too.
-// The lower expert comes first where scores are equal.
+// The lower expert comes first where scores are equal. ALL: the weights are the softmax over all experts.
 #import common/reduce
 
 // Twin of `Params` in src/ops/experts/router.rs.
@@ -63,12 +63,21 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gro
             first = score;
         }
         let weight = exp(score - first);
+#if {ALL}
+#else
         sum += weight;
+#end
         if lane == 0u && index < params.rows {
             chosen[row * params.used + k] = expert;
             weights[row * params.used + k] = weight;
         }
     }
+#if {ALL}
+    for (var e = lane; e < params.experts; e += 64u) {
+        sum += exp(scores[row * params.stride + e] - first);
+    }
+    sum = reduce_sum(sum, lane);
+#end
     if lane == 0u && index < params.rows {
         for (var k = 0u; k < params.used; k++) {
             weights[row * params.used + k] /= sum;
@@ -76,7 +85,7 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gro
     }
 }
 
-// dscore = weight·(dweight − Σ weight·dweight) for the chosen, 0 for the others.
+// dscore = weight·(dweight − Σ weight·dweight) for the chosen, 0 for the others. ALL: the others have a weight and no dweight.
 @compute @workgroup_size(64)
 fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let row = group.x + group.y * groups.x;
@@ -87,8 +96,16 @@ fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gr
     for (var k = 0u; k < params.used; k++) {
         mean += weights[row * params.used + k] * dweights[row * params.used + k];
     }
+#if {ALL}
+    let first = scores[row * params.stride + chosen[row * params.used]];
+#end
     for (var e = lane; e < params.stride; e += 64u) {
         var dscore = 0.0;
+#if {ALL}
+        if e < params.experts {
+            dscore = -mean * weights[row * params.used] * exp(scores[row * params.stride + e] - first);
+        }
+#end
         for (var k = 0u; k < params.used; k++) {
             let at = row * params.used + k;
             if chosen[at] == e {

@@ -235,8 +235,18 @@ impl DeltaNet {
     }
 }
 
+/// The way from the scores of a router to the weights of the experts with the largest.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Gating {
+    /// Softmax over the chosen experts, which equals that over all, divided by its sum over the chosen.
+    #[default]
+    Chosen,
+    /// Softmax over all experts: the weights of the chosen add up to less than 1.
+    All,
+}
+
 /// The experts of one layer of a mixture-of-experts model, and the router that chooses among them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Experts {
     /// Number of experts `E` (`expert_count`), at most [`Experts::MOST`].
     pub count: usize,
@@ -247,6 +257,8 @@ pub struct Experts {
     /// Whether the feed-forward block beside them is a shared expert: its output for a token is multiplied by the sigmoid of a
     /// score of the token, and added to that of the routed experts.
     pub shared: bool,
+    /// The weights of the active experts.
+    pub gating: Gating,
 }
 
 impl Experts {
@@ -254,6 +266,11 @@ impl Experts {
     pub const MOST: usize = 256;
     /// Largest number of active experts per token that the router's kernels support.
     pub const MOST_USED: usize = 16;
+
+    /// Whether the backward pass of the router reads the scores of all experts.
+    pub fn keeps_scores(&self) -> bool {
+        self.gating != Gating::Chosen
+    }
 }
 
 impl Config {

@@ -118,7 +118,7 @@ pub fn stops(template: &Template, tokenizer: &Tokenizer) -> Vec<String> {
 }
 
 /// Every family.
-pub const ALL: [&Family; 20] = [
+pub const ALL: [&Family; 21] = [
     &gemma4::FAMILY,
     &gemma3::FAMILY,
     &gemma2::FAMILY,
@@ -127,6 +127,7 @@ pub const ALL: [&Family; 20] = [
     &qwen3::FAMILY,
     &qwen3::FAMILY_MOE,
     &qwen2::FAMILY,
+    &qwen2::FAMILY_MOE,
     &qwen_vl::FAMILY,
     &qwen_vl::FAMILY_MOE,
     &qwen_vl::FAMILY_2,

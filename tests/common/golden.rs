@@ -34,9 +34,10 @@ pub const FOLDERS: [&str; 14] = [
 ];
 
 /// The folders of families that differ from those in [`FOLDERS`] by numbers, or by a small part.
-pub const KIN: [&str; 11] = [
+pub const KIN: [&str; 12] = [
     "qwen3vl",
     "qwen2vl",
+    "qwen2moe",
     "seed_oss",
     "granite",
     "granitemoe",

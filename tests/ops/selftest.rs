@@ -44,7 +44,7 @@ const SHARED: (&str, &str) = ("experts", "the gate of a shared one");
 const SCALE: (&str, &str) = ("scale", "in place");
 
 /// Faults of drivers and kernels, planted in the kernels that every device runs.
-const FAULTS: [Planted; 50] = [
+const FAULTS: [Planted; 51] = [
     planted(
         "signs of eight values are read without the one that seven give",
         DECODERS,
@@ -268,6 +268,13 @@ const FAULTS: [Planted; 50] = [
         "experts/router",
         "weights[row * params.used + k] /= sum",
         "weights[row * params.used + k] *= 1.0",
+    ),
+    planted(
+        "experts that are not chosen have no gradient",
+        ROUTER,
+        "experts/router",
+        "dscore = -mean * weights",
+        "dscore = -0.0 * mean * weights",
     ),
     planted("rows in another order", ROUTER, "experts/groups", "places[i] = row;", "places[i] = row + 1u;"),
     planted(

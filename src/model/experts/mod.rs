@@ -166,9 +166,10 @@ impl Experts {
         scratch: &ExpertScratch,
         score: impl FnOnce(&mut Pass, &[Projection], &Act),
     ) {
+        let scores = if acts.groups.experts.keeps_scores() { &acts.scores } else { &scratch.scores };
         rms_norm::forward(p, &scratch.normed, stream, &self.router_norm);
-        score(p, &self.scores(&acts.shared_scores, &scratch.scores), &scratch.normed);
-        router::forward(p.rec.now(), &acts.groups, scratch.scores.rows(), p.tokens);
+        score(p, &self.scores(&acts.shared_scores, scores), &scratch.normed);
+        router::forward(p.rec.now(), &acts.groups, scores.rows(), p.tokens);
     }
 
     /// Adds to `dstream` the gradient that comes from that of `acts.output`, held in `scratch.normed`, which is overwritten, and from that
@@ -190,7 +191,8 @@ impl Experts {
         rms_norm::backward_add(p, dstream, gradient, stream, &self.input_norm, 1.0);
 
         let dscores = &scratch.scores;
-        router::backward(p.rec.now(), dscores.rows(), &scratch.dweights, &acts.groups, p.tokens);
+        let (scores, dweights) = (acts.scores.rows(), &scratch.dweights);
+        router::backward(p.rec.now(), dscores.rows(), dweights, scores, &acts.groups, p.tokens);
         rms_norm::forward(p, gradient, stream, &self.router_norm);
         // The products read the router's input before they write the gradient in its place.
         let gradients = self.scores(&scratch.dshared_scores, dscores);

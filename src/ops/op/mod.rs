@@ -155,7 +155,7 @@ pub static OPS: [Op; 34] = [
     ),
     op("dropout", Kind::Adapter, F32, &[]),
     op("embedding", Kind::Other, F32, &[]),
-    op("experts", Kind::Other, F32, &[]),
+    op("experts", Kind::Other, F32, &[("router", routers)]),
     op(
         "gated",
         Kind::Other,

@@ -32,6 +32,7 @@ fn tolerance(gpu: &Gpu) -> Tolerance {
 struct Grouped {
     pub groups: Groups,
     routing: Routing,
+    scores: Block,
     tokens: usize,
     /// Choice of each row of all tiles, [`NONE`] for padding and for tiles without expert.
     pub choices: Vec<u32>,
@@ -47,7 +48,7 @@ impl Grouped {
             let favour = 1.0 / (1 + i % experts.count) as f32;
             *s = ((*s * 2.0 + favour) * steps).round() / steps;
         }
-        let routing = reference::router::forward(&wide(&scores), experts.count, experts.used, None);
+        let routing = reference::router::forward(&wide(&scores), &experts, None);
         let groups = Groups::new(gpu, experts, tokens + 3)?;
         let scores = Block::input(gpu, (0, 0), experts.count, &scores);
         run(gpu, |rec| {
@@ -62,7 +63,7 @@ impl Grouped {
                 *choice = NONE;
             }
         }
-        Ok(Grouped { groups, routing, tokens, choices, tiles })
+        Ok(Grouped { groups, routing, scores, tokens, choices, tiles })
     }
 
     /// Rows of width `width`, `of(choice)` each; padding rows are zero.
