@@ -104,6 +104,8 @@ pub struct LayerConfig {
     pub output_gate: bool,
     /// The gated delta net in the place of attention; `None` where the layer has attention.
     pub delta: Option<DeltaNet>,
+    /// The gated short convolution in the place of attention; `None` where the layer has attention or a delta net.
+    pub short_conv: Option<ShortConv>,
     /// Whether an RMSNorm stands before attention and before feed-forward (`attn_norm`, `ffn_norm`).
     pub pre_norms: bool,
     /// Whether the outputs of attention and feed-forward have an RMSNorm before they are added to the stream
@@ -148,6 +150,7 @@ impl Default for LayerConfig {
             sinks: false,
             output_gate: false,
             delta: None,
+            short_conv: None,
             pre_norms: true,
             post_norms: false,
             activation: Activation::default(),
@@ -159,6 +162,11 @@ impl Default for LayerConfig {
 }
 
 impl LayerConfig {
+    /// Whether the layer has attention; else a delta net or a short convolution stands in its place.
+    pub fn has_attention(&self) -> bool {
+        self.delta.is_none() && self.short_conv.is_none()
+    }
+
     /// Whether the feed-forward block is a shared expert.
     pub fn has_shared_expert(&self) -> bool {
         self.experts.is_some_and(|experts| experts.shared)
@@ -233,6 +241,21 @@ impl DeltaNet {
     pub fn channels(&self) -> usize {
         2 * self.keys() + self.values()
     }
+}
+
+/// A gated short convolution: one matrix gives each token `b`, `c` and `x`, of `channels` values each, and the output matrix reads `c` times the
+/// causal convolution of `b·x`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShortConv {
+    /// Channels.
+    pub channels: usize,
+    /// Weights per channel (`shortconv.l_cache`), the last of which is that of the token itself; at most [`ShortConv::MOST_TAPS`].
+    pub taps: usize,
+}
+
+impl ShortConv {
+    /// Most weights per channel that the kernels support.
+    pub const MOST_TAPS: usize = 4;
 }
 
 /// The way from the scores of a router to the weights of the experts with the largest.
@@ -327,7 +350,7 @@ impl Module {
     pub fn shape(self, config: &Config, layer: usize) -> Option<(usize, usize)> {
         let (l, d, p) = (&config.layers[layer], config.width, config.per_layer_width);
         let (queries, keys) = (l.heads * l.head_size, l.kv_heads * l.head_size);
-        let has_attention = l.delta.is_none();
+        let has_attention = l.has_attention();
         let makes_keys = has_attention && l.kv_donor.is_none();
         let (has_dense, is_shared) = (l.ffn_width > 0, l.has_shared_expert());
         match self {
@@ -340,6 +363,8 @@ impl Module {
             Module::AttnGate => l.delta.map(|delta| (delta.values(), d)),
             Module::SsmAlpha | Module::SsmBeta => l.delta.map(|delta| (delta.value_heads, d)),
             Module::SsmOut => l.delta.map(|delta| (d, delta.values())),
+            Module::ShortconvInProj => l.short_conv.map(|conv| (3 * conv.channels, d)),
+            Module::ShortconvOutProj => l.short_conv.map(|conv| (d, conv.channels)),
             Module::FfnGate | Module::FfnUp => (has_dense && !is_shared).then_some((l.ffn_width, d)),
             Module::FfnDown => (has_dense && !is_shared).then_some((d, l.ffn_width)),
             Module::FfnGateShexp | Module::FfnUpShexp => is_shared.then_some((l.ffn_width, d)),

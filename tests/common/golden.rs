@@ -34,7 +34,7 @@ pub const FOLDERS: [&str; 14] = [
 ];
 
 /// The folders of families that differ from those in [`FOLDERS`] by numbers, or by a small part.
-pub const KIN: [&str; 12] = [
+pub const KIN: [&str; 13] = [
     "qwen3vl",
     "qwen2vl",
     "qwen2moe",
@@ -47,6 +47,7 @@ pub const KIN: [&str; 12] = [
     "exaone4",
     "olmo2",
     "olmo3",
+    "lfm2",
 ];
 
 /// One folder: a model, an adapter, and PyTorch's results in f64.

@@ -7,7 +7,7 @@ use rand_chacha::ChaCha8Rng;
 use rullama_train::adapter::lora::{Slot, slots};
 use rullama_train::base::Module;
 use rullama_train::base::config::{
-    Activation, Config, DeltaNet, Experts, Gating, LayerConfig, QueryGrowth, Yarn,
+    Activation, Config, DeltaNet, Experts, Gating, LayerConfig, QueryGrowth, ShortConv, Yarn,
 };
 use rullama_train::data::batch::{IGNORE, MicroBatch, Sample};
 use rullama_train::reference::embedding;
@@ -222,7 +222,20 @@ fn like_qwen2moe() -> Config {
     Config { layers, ..like }
 }
 
-fn configs() -> [(&'static str, Config); 13] {
+/// Short convolutions around a layer of attention with norms of heads: LFM2.
+fn like_lfm2() -> Config {
+    let like = like_llama();
+    let attention = LayerConfig { qk_norm: true, score_scale: 0.7, ..like.layers[0].clone() };
+    let conv = |taps: usize| LayerConfig {
+        short_conv: Some(ShortConv { channels: like.width, taps }),
+        ffn_width: attention.ffn_width,
+        activation: Activation::Silu,
+        ..LayerConfig::default()
+    };
+    Config { layers: vec![conv(3), attention.clone(), conv(4)], ..like }
+}
+
+fn configs() -> [(&'static str, Config); 14] {
     [
         ("like e2b", like_e2b()),
         ("like 31b", like_31b()),
@@ -237,6 +250,7 @@ fn configs() -> [(&'static str, Config); 13] {
         ("like qwen35", like_qwen35()),
         ("like qwen35moe", like_qwen35moe()),
         ("like qwen2moe", like_qwen2moe()),
+        ("like lfm2", like_lfm2()),
     ]
 }
 

@@ -44,7 +44,7 @@ const SHARED: (&str, &str) = ("experts", "the gate of a shared one");
 const SCALE: (&str, &str) = ("scale", "in place");
 
 /// Faults of drivers and kernels, planted in the kernels that every device runs.
-const FAULTS: [Planted; 51] = [
+const FAULTS: [Planted; 55] = [
     planted(
         "signs of eight values are read without the one that seven give",
         DECODERS,
@@ -268,6 +268,34 @@ const FAULTS: [Planted; 51] = [
         "experts/router",
         "weights[row * params.used + k] /= sum",
         "weights[row * params.used + k] *= 1.0",
+    ),
+    planted(
+        "a short convolution reaches into the sample before",
+        ("short_conv", "forward and backward"),
+        "short_conv/plain",
+        "if t < bounds[t].x + n {",
+        "if t < 0u * bounds[t].x + n {",
+    ),
+    planted(
+        "the gradient of a short convolution reaches into the sample behind",
+        ("short_conv", "forward and backward"),
+        "short_conv/plain",
+        "t + n >= bounds[t].y",
+        "t + n >= params.tokens",
+    ),
+    planted(
+        "a short convolution forgets the tokens before a pass",
+        ("short_conv", "tokens that continue others"),
+        "short_conv/plain",
+        "if past[0] + t >= n {",
+        "if past[0] + t >= n + 1000u {",
+    ),
+    planted(
+        "all sequences have the last inputs of the first",
+        ("short_conv", "tokens that continue others"),
+        "short_conv/plain",
+        "return sequence * (",
+        "return 0u * sequence * (",
     ),
     planted(
         "experts that are not chosen have no gradient",

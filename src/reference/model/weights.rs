@@ -72,6 +72,8 @@ pub struct LayerWeights {
     pub sinks: Option<Vec<f64>>,
     /// The delta net in the place of attention, whose matrices are empty then; `None` where the layer has attention.
     pub delta: Option<DeltaWeights>,
+    /// The short convolution in the place of attention; `None` where the layer has attention or a delta net.
+    pub short_conv: Option<ShortConvWeights>,
     /// Frozen biases `[out]` of the matrices that have one; for experts `[E, out]`.
     pub biases: BTreeMap<Module, Vec<f64>>,
 }
@@ -97,6 +99,17 @@ pub struct DeltaWeights {
     pub norm: Vec<f64>,
     /// `ssm_out`, `[D, Hv·K]`.
     pub out: Vec<f64>,
+}
+
+/// A gated short convolution.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ShortConvWeights {
+    /// `shortconv.in_proj`, `[3·C, D]`.
+    pub in_proj: Vec<f64>,
+    /// `shortconv.conv`, `[C, n]`.
+    pub taps: Vec<f64>,
+    /// `shortconv.out_proj`, `[D, C]`.
+    pub out_proj: Vec<f64>,
 }
 
 /// The weights that apply a layer's per-layer input.
