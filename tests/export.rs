@@ -736,6 +736,7 @@ fn gguf_lora_files_equal_those_that_llama_cpp_applies() {
         "exaone4",
         "olmo2",
         "lfm2",
+        "lfm2moe",
     ];
     for name in ["llama", "qwen35", "qwen35moe", "qwen3moe", "gpt-oss"].into_iter().chain(further) {
         let config = config_of(name);

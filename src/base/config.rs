@@ -266,6 +266,8 @@ pub enum Gating {
     Chosen,
     /// Softmax over all experts: the weights of the chosen add up to less than 1.
     All,
+    /// Sigmoids, divided by their sum over the chosen. A bias of each expert (`exp_probs_b.bias`) is added to its sigmoid for the choice alone.
+    Sigmoid,
 }
 
 /// The experts of one layer of a mixture-of-experts model, and the router that chooses among them.

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use super::config::{Config, DeltaNet, Experts, LayerConfig, ShortConv};
+use super::config::{Config, DeltaNet, Experts, Gating, LayerConfig, ShortConv};
 use super::{Error, GgmlType, Gguf, Module, TensorInfo, beside, formats};
 
 /// Alternative names of a layer's tensors after `blk.N.`: `(llama.cpp's, Ollama's)`.
@@ -148,6 +148,9 @@ impl Inventory<'_> {
             for norm in ["post_ffw_norm_1", "pre_ffw_norm_2", "post_ffw_norm_2", "ffn_gate_inp.scale"] {
                 self.vector(&name(norm), d)?;
             }
+        }
+        if experts.gating == Gating::Sigmoid {
+            self.vector(&name("exp_probs_b.bias"), count)?;
         }
         let split = find(self.gguf, &name("ffn_gate_up_exps")).is_none();
         if split && find(self.gguf, &name("ffn_gate_exps")).is_some() {

@@ -1,18 +1,21 @@
-//! LFM2 and LFM2.5: gated short convolutions, and between them layers of attention with norms of heads.
+//! LFM2 and LFM2.5, dense and as a mixture of experts: gated short convolutions, and between them layers of attention with norms of heads.
 
 use super::chat_layout::{CHATML, Turns, turns};
 use super::metadata::{Keys, MOST_HEADS, WIDEST};
 use super::module_paths::{MixturePaths, Paths, paths};
 use super::random::{Content, Tensors, q4_k_m};
 use super::{AdapterNames, Family, SamplingDefaults, Shape, python_calls, tool_calls, uniform};
-use crate::base::config::{Activation, Config, LayerConfig, ShortConv};
+use crate::base::config::{Activation, Config, Experts, Gating, LayerConfig, ShortConv};
 use crate::base::gguf::value::{Array, Value};
-use crate::base::tensors::require;
+use crate::base::tensors::{find, require};
 use crate::base::{Error, GgmlType, Gguf, Module};
 use crate::data::template::{BuiltIn, ReplySyntax};
 use crate::data::tokenizer::{END_NAMES, Kind, TokenizerSpec};
 
 const NAME: &str = "lfm2";
+const NAME_MOE: &str = "lfm2moe";
+/// `expert_gating_func` of sigmoids.
+const SIGMOID: u32 = 2;
 /// Weights per channel of the published models' convolutions.
 const TAPS: usize = 3;
 
@@ -21,7 +24,7 @@ pub static FAMILY: Family = Family {
     name: NAME,
     title: "LFM2",
     example: "hf.co/LiquidAI/LFM2-1.2B-GGUF",
-    config,
+    config: |gguf| config(gguf, NAME),
     tokenizer: &TOKENIZER,
     template: |_| &CHAT,
     sampling: SamplingDefaults { temperature: 0.3, top_k: 0, top_p: 1.0 },
@@ -33,9 +36,47 @@ pub static FAMILY: Family = Family {
     tensors,
 };
 
+/// LFM2 8B-A1B.
+pub static FAMILY_MOE: Family = Family {
+    name: NAME_MOE,
+    title: "LFM2 mixture of experts",
+    example: "hf.co/LiquidAI/LFM2-8B-A1B-GGUF",
+    config: mixture,
+    template: |_| &CHAT_MOE,
+    names: &NAMES_MOE,
+    shapes: &SHAPES_MOE,
+    small_shape: SMALL_MOE,
+    ..FAMILY
+};
+
+/// The shape of the mixture in `gguf`; an error where the keys make no sense. Source: llama.cpp `src/models/lfm2moe.cpp`.
+fn mixture(gguf: &Gguf) -> Result<Config, Error> {
+    let mut config = config(gguf, NAME_MOE)?;
+    let keys = Keys { gguf, architecture: NAME_MOE };
+    if keys.integer("expert_gating_func")?.is_some_and(|found| found != SIGMOID) {
+        return Err(keys.wrong("expert_gating_func", "2, sigmoids"));
+    }
+    if keys.positive_or("expert_weights_scale", 1.0)?.unwrap_or(1.0) != 1.0 {
+        return Err(keys.wrong("expert_weights_scale", "1 or no such key"));
+    }
+    let Some(experts) = uniform::experts(&keys)? else {
+        return Err(keys.wrong("expert_count", "a multiple of 4 above 0"));
+    };
+    let width = keys.size("expert_feed_forward_length", WIDEST)?;
+    let experts = Experts { width, gating: Gating::Sigmoid, ..experts };
+    let dense = keys.integer("leading_dense_block_count")?.unwrap_or(0) as usize;
+    for (i, layer) in config.layers.iter_mut().enumerate().skip(dense) {
+        let has = |last: &str| find(gguf, &format!("blk.{i}.{last}")).is_some();
+        layer.ffn_width = 0;
+        layer.experts = Some(experts);
+        layer.experts_split = !has("ffn_gate_up_exps") && has("ffn_gate_exps");
+    }
+    Ok(config)
+}
+
 /// The shape of the model in `gguf`; an error where the keys make no sense. Source: llama.cpp `src/models/lfm2.cpp`.
-fn config(gguf: &Gguf) -> Result<Config, Error> {
-    let keys = Keys { gguf, architecture: NAME };
+fn config(gguf: &Gguf, architecture: &'static str) -> Result<Config, Error> {
+    let keys = Keys { gguf, architecture };
     let count = uniform::layer_count(&keys)?;
     let width = keys.size("embedding_length", WIDEST)?;
     let vocab = require(gguf, "token_embd", &[width])?.shape.get(1).copied().unwrap_or(1);
@@ -49,7 +90,7 @@ fn config(gguf: &Gguf) -> Result<Config, Error> {
         _ => LayerConfig { kv_heads, ffn_width, ..attention.clone() },
     });
     Ok(Config {
-        architecture: NAME,
+        architecture,
         width,
         vocab,
         rms_eps: keys.positive("attention.layer_norm_rms_epsilon")?,
@@ -122,6 +163,22 @@ const SHAPES: [Shape; 4] = [
     },
 ];
 
+/// Source as above.
+const SHAPES_MOE: [Shape; 1] = [Shape {
+    family: NAME_MOE,
+    name: "lfm2-8b-a1b",
+    layers: 24,
+    width: 2048,
+    ffn_width: 7168,
+    heads: 32,
+    full_every: 4,
+    experts: Some([32, 4, 1792]),
+    ..SMALLEST
+}];
+
+/// Layers at the beginning of the published mixtures that have no experts.
+const DENSE_LAYERS: usize = 2;
+
 /// A few megabytes, for software renderers.
 const SMALL: Shape = Shape {
     name: "lfm2-tiny",
@@ -136,12 +193,15 @@ const SMALL: Shape = Shape {
     ..SMALLEST
 };
 
-/// Whether a layer has attention: 3 of 8 layers have, 4 of 15 in the largest model, evenly spread. Published models have as many, some of them
+const SMALL_MOE: Shape =
+    Shape { family: NAME_MOE, name: "lfm2moe-tiny", experts: Some([8, 2, 256]), ..SMALL };
+
+/// Whether a layer has attention: 3 of 8 layers have, 4 of 15 in the largest dense model, 1 of 4 in the mixture, evenly spread. Published models have as many, some of them
 /// a layer further on.
 fn attends(shape: &Shape, layer: usize) -> bool {
     let of = shape.full_every;
     let some = match of {
-        2 => 1,
+        2 | 4 => 1,
         15 => 4,
         _ => 3,
     };
@@ -151,12 +211,16 @@ fn attends(shape: &Shape, layer: usize) -> bool {
 /// Metadata of a file of this shape.
 fn metadata(shape: &Shape) -> Vec<(String, Value)> {
     let mut metadata = uniform::metadata(shape, 1e6);
-    let key = |key: &str| format!("{NAME}.{key}");
+    let key = |key: &str| format!("{}.{key}", shape.family);
     let kv_heads = |layer| if attends(shape, layer) { shape.kv_heads[1] as u32 } else { 0 };
     let kv_heads = (0..shape.layers).map(kv_heads).collect();
     metadata.retain(|(name, _)| *name != key("attention.head_count_kv"));
     metadata.push((key("attention.head_count_kv"), Value::Array(Array::U32(kv_heads))));
     metadata.push((key("shortconv.l_cache"), Value::U32(TAPS as u32)));
+    if shape.experts.is_some() {
+        metadata.push((key("leading_dense_block_count"), Value::U32(DENSE_LAYERS as u32)));
+        metadata.push((key("expert_gating_func"), Value::U32(SIGMOID)));
+    }
     metadata
 }
 
@@ -178,6 +242,16 @@ fn tensors(shape: &Shape) -> Tensors {
             }
         }
         tensors.vector(name("ffn_norm"), d, 1.0);
+        if let Some([count, _, width]) = shape.experts.filter(|_| layer >= DENSE_LAYERS) {
+            let down_type = q4_k_m(layer, shape.layers);
+            let noise = Content::Noise((d as f32).powf(-0.5));
+            tensors.add(name("ffn_gate_inp"), &[d, count], GgmlType::F32, noise);
+            tensors.vector(name("exp_probs_b.bias"), count, 0.0);
+            tensors.matrix(name("ffn_gate_exps"), &[d, width, count], q4);
+            tensors.matrix(name("ffn_up_exps"), &[d, width, count], q4);
+            tensors.matrix(name("ffn_down_exps"), &[width, d, count], down_type);
+            continue;
+        }
         tensors.matrix(name("ffn_gate"), &[d, f], q4);
         tensors.matrix(name("ffn_up"), &[d, f], q4);
         tensors.matrix(name("ffn_down"), &[f, d], q4_k_m(layer, shape.layers));
@@ -200,6 +274,17 @@ fn attention_tensors(tensors: &mut Tensors, shape: &Shape, layer: usize) {
 /// Names of modules in adapter files: transformers' `Lfm2ForCausalLM` and mlx-lm's `models/lfm2.py` agree on them.
 static NAMES: AdapterNames =
     AdapterNames { peft: |module| own_paths(module).0, mlx: |module| own_paths(module).1, ..uniform::NAMES };
+
+/// Names of modules in adapter files: transformers' `Lfm2MoeForCausalLM`, and mlx-lm's `models/lfm2_moe.py`, whose dense blocks have other names.
+static NAMES_MOE: AdapterNames = AdapterNames {
+    mlx: |module| match module {
+        Module::FfnGate => &["feed_forward.gate_proj"],
+        Module::FfnUp => &["feed_forward.up_proj"],
+        Module::FfnDown => &["feed_forward.down_proj"],
+        module => own_paths(module).1,
+    },
+    ..NAMES
+};
 
 fn own_paths(module: Module) -> Paths {
     match module {
@@ -224,6 +309,10 @@ static TURNS: Turns = Turns { start: "<|startoftext|>", ..CHATML };
 
 /// ChatML behind `<|startoftext|>`. Reasoning stands in `<think>` in front of the answer to the last question.
 pub static CHAT: BuiltIn = turns!("lfm2", "LFM2", &["<|startoftext|>", "<|im_start|>", "<|im_end|>"], TURNS);
+
+/// The layout of the mixtures of experts.
+pub static CHAT_MOE: BuiltIn =
+    turns!("lfm2moe", "LFM2", &["<|startoftext|>", "<|im_start|>", "<|im_end|>"], TURNS);
 
 /// The tokenizer of LFM2, by byte-level merges.
 pub static TOKENIZER: TokenizerSpec = TokenizerSpec {
@@ -270,5 +359,6 @@ mod tests {
     fn sizes_have_as_many_layers_of_attention_as_the_models() {
         let count = |shape: &Shape| (0..shape.layers).filter(|layer| attends(shape, *layer)).count();
         assert_eq!(SHAPES.map(|shape| count(&shape)), [6, 6, 6, 8]);
+        assert_eq!(SHAPES_MOE.map(|shape| count(&shape)), [6]);
     }
 }

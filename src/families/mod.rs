@@ -120,7 +120,7 @@ pub fn stops(template: &Template, tokenizer: &Tokenizer) -> Vec<String> {
 }
 
 /// Every family.
-pub const ALL: [&Family; 22] = [
+pub const ALL: [&Family; 23] = [
     &gemma4::FAMILY,
     &gemma3::FAMILY,
     &gemma2::FAMILY,
@@ -142,6 +142,7 @@ pub const ALL: [&Family; 22] = [
     &exaone4::FAMILY,
     &seed_oss::FAMILY,
     &lfm2::FAMILY,
+    &lfm2::FAMILY_MOE,
     &gpt_oss::FAMILY,
 ];
 

@@ -34,7 +34,7 @@ pub const FOLDERS: [&str; 14] = [
 ];
 
 /// The folders of families that differ from those in [`FOLDERS`] by numbers, or by a small part.
-pub const KIN: [&str; 13] = [
+pub const KIN: [&str; 14] = [
     "qwen3vl",
     "qwen2vl",
     "qwen2moe",
@@ -48,6 +48,7 @@ pub const KIN: [&str; 13] = [
     "olmo2",
     "olmo3",
     "lfm2",
+    "lfm2moe",
 ];
 
 /// One folder: a model, an adapter, and PyTorch's results in f64.

@@ -235,7 +235,17 @@ fn like_lfm2() -> Config {
     Config { layers: vec![conv(3), attention.clone(), conv(4)], ..like }
 }
 
-fn configs() -> [(&'static str, Config); 14] {
+/// Short convolutions and attention with experts whose weights are sigmoids, behind a dense layer: LFM2's mixtures.
+fn like_lfm2moe() -> Config {
+    let like = like_lfm2();
+    let experts =
+        Some(Experts { count: 5, used: 2, width: 7, gating: Gating::Sigmoid, ..Experts::default() });
+    let mixture = |l: &LayerConfig| LayerConfig { experts, ffn_width: 0, ..l.clone() };
+    let layers = vec![like.layers[0].clone(), mixture(&like.layers[1]), mixture(&like.layers[2])];
+    Config { layers, ..like }
+}
+
+fn configs() -> [(&'static str, Config); 15] {
     [
         ("like e2b", like_e2b()),
         ("like 31b", like_31b()),
@@ -251,6 +261,7 @@ fn configs() -> [(&'static str, Config); 14] {
         ("like qwen35moe", like_qwen35moe()),
         ("like qwen2moe", like_qwen2moe()),
         ("like lfm2", like_lfm2()),
+        ("like lfm2moe", like_lfm2moe()),
     ]
 }
 
@@ -290,7 +301,8 @@ impl Case {
 
     fn choose(&mut self) {
         let acts = self.model(&self.adapter).forward(&self.batch);
-        self.chosen = acts.layers.into_iter().filter_map(|l| Some(l.experts?.routing.experts)).collect();
+        self.chosen =
+            acts.layers.into_iter().map(|l| l.experts.map_or_else(Vec::new, |e| e.routing.experts)).collect();
     }
 
     fn model<'a>(&'a self, adapter: &'a Adapter) -> Model<'a> {

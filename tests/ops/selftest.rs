@@ -44,7 +44,7 @@ const SHARED: (&str, &str) = ("experts", "the gate of a shared one");
 const SCALE: (&str, &str) = ("scale", "in place");
 
 /// Faults of drivers and kernels, planted in the kernels that every device runs.
-const FAULTS: [Planted; 55] = [
+const FAULTS: [Planted; 57] = [
     planted(
         "signs of eight values are read without the one that seven give",
         DECODERS,
@@ -296,6 +296,20 @@ const FAULTS: [Planted; 55] = [
         "short_conv/plain",
         "return sequence * (",
         "return 0u * sequence * (",
+    ),
+    planted(
+        "the bias of a choice weighs",
+        ROUTER,
+        "experts/router",
+        "let weight = sigmoid(scores[row * params.stride + expert]);",
+        "let weight = score;",
+    ),
+    planted(
+        "forgets the slope of a router's sigmoid",
+        ROUTER,
+        "experts/router",
+        "dscore *= sigmoid(",
+        "dscore *= 1.0 + 0.0 * sigmoid(",
     ),
     planted(
         "experts that are not chosen have no gradient",

@@ -142,7 +142,7 @@ pub fn against_training(gpu: &Gpu) -> Result<(), Failed> {
 
 /// The families with parts of their own in decoding, in one way.
 pub fn kin(gpu: &Gpu) -> Result<(), Failed> {
-    let names = ["qwen2moe", "smollm3", "mistral3", "gemma2", "exaone4", "olmo2", "lfm2"];
+    let names = ["lfm2moe", "qwen2moe", "smollm3", "mistral3", "gemma2", "exaone4", "olmo2", "lfm2"];
     compare(gpu, names.into_iter().map(golden_case).collect(), &WAYS[..1], &[])
 }
 

@@ -24,18 +24,19 @@ fn params(groups: &Groups, scores: &Rows, rows: usize) -> Params {
     }
 }
 
-/// Size of the shader for weights that are a softmax over all experts.
-pub fn sizes(gating: Gating) -> [(&'static str, u32); 1] {
-    [("ALL", u32::from(gating == Gating::All))]
+/// Sizes of the shader for weights that are a softmax over all experts, and for sigmoids.
+pub fn sizes(gating: Gating) -> [(&'static str, u32); 2] {
+    [("ALL", u32::from(gating == Gating::All)), ("SIGMOID", u32::from(gating == Gating::Sigmoid))]
 }
 
 fn kernel(experts: &Experts, entry: &'static str) -> Kernel {
     Kernel::new("experts/router", entry).with_sizes(sizes(experts.gating))
 }
 
-/// Chosen experts and their weights from `scores` `[rows, E]`.
-pub fn forward(rec: &mut Recorder, groups: &Groups, scores: &Rows, rows: usize) {
-    let bindings = [scores.bind(1), groups.chosen.bind(2), groups.weights.bind(3)];
+/// Chosen experts and their weights from `scores` `[rows, E]`. `selection` `[E]` are the biases of [`Gating::Sigmoid`], which needs them.
+pub fn forward(rec: &mut Recorder, groups: &Groups, scores: &Rows, selection: Option<&Rows>, rows: usize) {
+    let mut bindings = vec![scores.bind(1), groups.chosen.bind(2), groups.weights.bind(3)];
+    bindings.extend(selection.map(|selection| selection.bind(6)));
     let kernel = kernel(&groups.experts, "forward");
     rec.dispatch(kernel, &params(groups, scores, rows), &bindings, grid(rows));
 }

@@ -20,7 +20,9 @@ pub(super) fn short_convolutions() -> Vec<Sizes> {
 }
 
 pub(super) fn routers() -> Vec<Sizes> {
-    [Gating::Chosen, Gating::All].map(|gating| experts::router::sizes(gating).to_vec()).to_vec()
+    [Gating::Chosen, Gating::All, Gating::Sigmoid]
+        .map(|gating| experts::router::sizes(gating).to_vec())
+        .to_vec()
 }
 
 pub(super) fn tiled_products() -> Vec<Sizes> {

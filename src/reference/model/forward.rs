@@ -201,7 +201,7 @@ impl Model<'_> {
             None => a.ffn_normed.clone(),
         };
         let scores = self.adapted(layer, Module::FfnGateInp, &router_normed, &w.router, z);
-        let routing = router::forward(&scores, &l, chosen);
+        let routing = router::forward(&scores, &l, &w.selection, chosen);
         let normed = match &w.norms {
             Some(norms) => rms_norm::forward(&a.after_attention, Some(&norms.pre_ffw_norm_2), d, eps),
             None => a.ffn_normed.clone(),

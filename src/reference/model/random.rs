@@ -10,7 +10,7 @@ use super::weights::{
     ShortConvWeights, Weights,
 };
 use crate::base::Module;
-use crate::base::config::{Config, DeltaNet, Experts};
+use crate::base::config::{Config, DeltaNet, Experts, Gating};
 
 impl Weights {
     /// Random weights at scales at which every path matters: embeddings of RMS 1, moderate attention scores, branches that
@@ -109,6 +109,10 @@ impl ExpertWeights {
         let router_scale = has_norms.then(|| normal.vec(d, 1.5 * (d as f64).sqrt(), 0.2));
         ExpertWeights {
             router,
+            selection: match experts.gating {
+                Gating::Sigmoid => normal.vec(count, 0.0, 0.3),
+                Gating::Chosen | Gating::All => Vec::new(),
+            },
             gate_up: normal.matrix(count * 2 * width, d),
             down: normal.matrix(count * d, width),
             down_scale: match has_norms {

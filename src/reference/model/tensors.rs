@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::weights::*;
 use crate::base::Module;
-use crate::base::config::{Config, DeltaNet, Experts, LayerConfig, ShortConv, interleaved_row};
+use crate::base::config::{Config, DeltaNet, Experts, Gating, LayerConfig, ShortConv, interleaved_row};
 
 /// Why tensors do not form a model.
 #[derive(Debug, thiserror::Error, PartialEq)]
@@ -225,6 +225,10 @@ impl ExpertWeights {
         };
         Ok(ExpertWeights {
             router: required("ffn_gate_inp", count * d)?,
+            selection: match experts.gating {
+                Gating::Sigmoid => required("exp_probs_b.bias", count)?,
+                Gating::Chosen | Gating::All => Vec::new(),
+            },
             gate_up,
             down: required("ffn_down_exps", count * d * width)?,
             down_scale: match has_norms {

@@ -128,6 +128,8 @@ pub struct PerLayerBranchWeights {
 pub struct ExpertWeights {
     /// `ffn_gate_inp`, `[E, D]`.
     pub router: Vec<f64>,
+    /// `exp_probs_b.bias`, `[E]`, which is added to sigmoids for the choice alone; empty without.
+    pub selection: Vec<f64>,
     /// `ffn_gate_up_exps`, `[E, 2·F, D]`: an expert's gate rows precede its up rows.
     pub gate_up: Vec<f64>,
     /// `ffn_down_exps`, `[E, D, F]`.

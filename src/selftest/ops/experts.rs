@@ -43,14 +43,17 @@ impl Grouped {
     fn gated(b: &Bench, tokens: usize, gating: Gating) -> Result<Grouped, GpuError> {
         let experts = Experts { gating, ..EXPERTS };
         let Experts { count, used, .. } = experts;
+        let selection = values(2, count);
         let favour = |i: usize| 1.0 / (1 + i % count) as f32;
         let scores: Vec<f32> =
             values(1, tokens * count).iter().enumerate().map(|(i, s)| 2.0 * s + favour(i)).collect();
-        let routing = reference::router::forward(&wide(&scores), &experts, None);
+        let routing = reference::router::forward(&wide(&scores), &experts, &wide(&selection), None);
         let groups = Groups::new(b.gpu, experts, tokens + 3)?;
+        let biases = b.input(count, &selection)?;
+        let biases = (gating == Gating::Sigmoid).then_some(biases.rows());
         let scores = b.input(count, &scores)?;
         b.run(|rec| {
-            router::forward(rec, &groups, scores.rows(), tokens);
+            router::forward(rec, &groups, scores.rows(), biases, tokens);
             groups.sort(rec, tokens);
         })?;
         let mut rows = Vec::new();
@@ -82,7 +85,8 @@ impl Grouped {
 /// Chosen experts and their weights, the gradient of the scores, and the order of the rows.
 pub fn routers(b: &mut Bench) -> Result<(), GpuError> {
     router_of(b, Gating::Chosen)?;
-    router_of(b, Gating::All)
+    router_of(b, Gating::All)?;
+    router_of(b, Gating::Sigmoid)
 }
 
 fn router_of(b: &mut Bench, gating: Gating) -> Result<(), GpuError> {

@@ -16,7 +16,8 @@ const SHAPES: [(usize, usize, usize); 6] =
 pub fn routers(gpu: &Gpu) -> Outcome {
     let mut check = Check::new("experts, router", EXACT);
     for (count, used, tokens) in SHAPES {
-        for (steps, gating) in [1e6, 4.0].into_iter().flat_map(|s| [(s, Gating::Chosen), (s, Gating::All)]) {
+        let all = [Gating::Chosen, Gating::All, Gating::Sigmoid];
+        for (steps, gating) in [1e6, 4.0].into_iter().flat_map(|steps| all.map(|gating| (steps, gating))) {
             let name = format!("E={count} used={used} T={tokens} steps={steps} {gating:?}");
             let experts = Experts { count, used, width: 4, gating, ..Experts::default() };
             let g = Grouped::new(gpu, experts, tokens, steps)?;
