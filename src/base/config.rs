@@ -104,6 +104,8 @@ pub struct LayerConfig {
     pub output_gate: bool,
     /// The gated delta net in the place of attention; `None` where the layer has attention.
     pub delta: Option<DeltaNet>,
+    /// The gated short convolution in the place of attention; `None` where the layer has attention or a delta net.
+    pub short_conv: Option<ShortConv>,
     /// Whether an RMSNorm stands before attention and before feed-forward (`attn_norm`, `ffn_norm`).
     pub pre_norms: bool,
     /// Whether the outputs of attention and feed-forward have an RMSNorm before they are added to the stream
@@ -148,6 +150,7 @@ impl Default for LayerConfig {
             sinks: false,
             output_gate: false,
             delta: None,
+            short_conv: None,
             pre_norms: true,
             post_norms: false,
             activation: Activation::default(),
@@ -159,6 +162,11 @@ impl Default for LayerConfig {
 }
 
 impl LayerConfig {
+    /// Whether the layer has attention; else a delta net or a short convolution stands in its place.
+    pub fn has_attention(&self) -> bool {
+        self.delta.is_none() && self.short_conv.is_none()
+    }
+
     /// Whether the feed-forward block is a shared expert.
     pub fn has_shared_expert(&self) -> bool {
         self.experts.is_some_and(|experts| experts.shared)
@@ -235,8 +243,35 @@ impl DeltaNet {
     }
 }
 
-/// The experts of one layer of a mixture-of-experts model, and the router that chooses among them.
+/// A gated short convolution: one matrix gives each token `b`, `c` and `x`, of `channels` values each, and the output matrix reads `c` times the
+/// causal convolution of `b·x`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShortConv {
+    /// Channels.
+    pub channels: usize,
+    /// Weights per channel (`shortconv.l_cache`), the last of which is that of the token itself; at most [`ShortConv::MOST_TAPS`].
+    pub taps: usize,
+}
+
+impl ShortConv {
+    /// Most weights per channel that the kernels support.
+    pub const MOST_TAPS: usize = 4;
+}
+
+/// The way from the scores of a router to the weights of the experts with the largest.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Gating {
+    /// Softmax over the chosen experts, which equals that over all, divided by its sum over the chosen.
+    #[default]
+    Chosen,
+    /// Softmax over all experts: the weights of the chosen add up to less than 1.
+    All,
+    /// Sigmoids, divided by their sum over the chosen. A bias of each expert (`exp_probs_b.bias`) is added to its sigmoid for the choice alone.
+    Sigmoid,
+}
+
+/// The experts of one layer of a mixture-of-experts model, and the router that chooses among them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Experts {
     /// Number of experts `E` (`expert_count`), at most [`Experts::MOST`].
     pub count: usize,
@@ -247,6 +282,8 @@ pub struct Experts {
     /// Whether the feed-forward block beside them is a shared expert: its output for a token is multiplied by the sigmoid of a
     /// score of the token, and added to that of the routed experts.
     pub shared: bool,
+    /// The weights of the active experts.
+    pub gating: Gating,
 }
 
 impl Experts {
@@ -254,6 +291,11 @@ impl Experts {
     pub const MOST: usize = 256;
     /// Largest number of active experts per token that the router's kernels support.
     pub const MOST_USED: usize = 16;
+
+    /// Whether the backward pass of the router reads the scores of all experts.
+    pub fn keeps_scores(&self) -> bool {
+        self.gating != Gating::Chosen
+    }
 }
 
 impl Config {
@@ -310,7 +352,7 @@ impl Module {
     pub fn shape(self, config: &Config, layer: usize) -> Option<(usize, usize)> {
         let (l, d, p) = (&config.layers[layer], config.width, config.per_layer_width);
         let (queries, keys) = (l.heads * l.head_size, l.kv_heads * l.head_size);
-        let has_attention = l.delta.is_none();
+        let has_attention = l.has_attention();
         let makes_keys = has_attention && l.kv_donor.is_none();
         let (has_dense, is_shared) = (l.ffn_width > 0, l.has_shared_expert());
         match self {
@@ -323,6 +365,8 @@ impl Module {
             Module::AttnGate => l.delta.map(|delta| (delta.values(), d)),
             Module::SsmAlpha | Module::SsmBeta => l.delta.map(|delta| (delta.value_heads, d)),
             Module::SsmOut => l.delta.map(|delta| (d, delta.values())),
+            Module::ShortconvInProj => l.short_conv.map(|conv| (3 * conv.channels, d)),
+            Module::ShortconvOutProj => l.short_conv.map(|conv| (d, conv.channels)),
             Module::FfnGate | Module::FfnUp => (has_dense && !is_shared).then_some((l.ffn_width, d)),
             Module::FfnDown => (has_dense && !is_shared).then_some((d, l.ffn_width)),
             Module::FfnGateShexp | Module::FfnUpShexp => is_shared.then_some((l.ffn_width, d)),

@@ -31,6 +31,10 @@ pub enum Module {
     SsmBeta,
     /// Output of a delta net, `[D, Hv·K]`.
     SsmOut,
+    /// Input of a short convolution and its gates, `[3·C, D]`.
+    ShortconvInProj,
+    /// Output of a short convolution, `[D, C]`.
+    ShortconvOutProj,
     /// Gate of a shared expert, `[F, D]`.
     FfnGateShexp,
     /// Up of a shared expert, `[F, D]`.
@@ -48,8 +52,9 @@ pub enum Module {
 }
 
 impl Module {
-    /// Every module, in the order in which a layer uses them. Those of delta nets stand in the place of attention's.
-    pub const ALL: [Module; 21] = [
+    /// Every module, in the order in which a layer uses them. Those of delta nets and of short
+    /// convolutions stand in the place of attention's.
+    pub const ALL: [Module; 23] = [
         Module::AttnQ,
         Module::AttnK,
         Module::AttnV,
@@ -64,6 +69,8 @@ impl Module {
         Module::SsmAlpha,
         Module::SsmBeta,
         Module::SsmOut,
+        Module::ShortconvInProj,
+        Module::ShortconvOutProj,
         Module::FfnGateShexp,
         Module::FfnUpShexp,
         Module::FfnDownShexp,
@@ -75,7 +82,7 @@ impl Module {
 
     /// The modules of `all-linear`: all but the router, whose choices would become unstable, and the routed experts, which would
     /// need an adapter each.
-    pub const ALL_LINEAR: &[Module] = Module::ALL.split_at(18).0;
+    pub const ALL_LINEAR: &[Module] = Module::ALL.split_at(20).0;
 
     /// The name in GGUF: `attn_q` in `blk.N.attn_q.weight`.
     pub fn gguf_name(self) -> &'static str {
@@ -94,6 +101,8 @@ impl Module {
             Module::SsmAlpha => "ssm_alpha",
             Module::SsmBeta => "ssm_beta",
             Module::SsmOut => "ssm_out",
+            Module::ShortconvInProj => "shortconv.in_proj",
+            Module::ShortconvOutProj => "shortconv.out_proj",
             Module::FfnGateShexp => "ffn_gate_shexp",
             Module::FfnUpShexp => "ffn_up_shexp",
             Module::FfnDownShexp => "ffn_down_shexp",

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use super::config::{Config, DeltaNet, Experts, LayerConfig};
+use super::config::{Config, DeltaNet, Experts, Gating, LayerConfig, ShortConv};
 use super::{Error, GgmlType, Gguf, Module, TensorInfo, beside, formats};
 
 /// Alternative names of a layer's tensors after `blk.N.`: `(llama.cpp's, Ollama's)`.
@@ -23,6 +23,10 @@ const ALTERNATIVES: [(&str, &str); 9] = [
 pub(crate) fn find<'a>(gguf: &'a Gguf, name: &str) -> Option<&'a TensorInfo> {
     let stored = |name: &str| gguf.tensor(&format!("{name}.weight")).or_else(|| gguf.tensor(name));
     stored(name).or_else(|| {
+        if name == "output_norm" {
+            // llama.cpp's name in models with short convolutions.
+            return stored("token_embd_norm");
+        }
         let (layer, last) = name.strip_prefix("blk.")?.split_once('.')?;
         let of_layer = |last: &str| stored(&format!("blk.{layer}.{last}"));
         let (_, alternative) = ALTERNATIVES.iter().find(|(ours, _)| *ours == last)?;
@@ -51,6 +55,9 @@ pub(super) fn inventory(gguf: &Gguf, config: &Config) -> Result<HashMap<String, 
         tensors.norms(config, layer)?;
         if let Some(delta) = &config.layers[layer].delta {
             tensors.delta_net(layer, delta)?;
+        }
+        if let Some(conv) = &config.layers[layer].short_conv {
+            tensors.short_conv(layer, conv)?;
         }
         if let Some(experts) = config.layers[layer].experts {
             tensors.experts(config, layer, experts)?;
@@ -114,13 +121,21 @@ impl Inventory<'_> {
             self.vector(&name(gates), delta.value_heads)?;
         }
         self.vector(&name("ssm_norm"), delta.head_size)?;
-        let (taps, shape) = (name("ssm_conv1d"), [4, delta.channels()]);
-        let tensor = require(self.gguf, &taps, &shape)?;
+        self.taps(name("ssm_conv1d"), [4, delta.channels()])
+    }
+
+    /// Adds the weights of a short convolution.
+    fn short_conv(&mut self, layer: usize, conv: &ShortConv) -> Result<(), Error> {
+        self.taps(format!("blk.{layer}.shortconv.conv"), [conv.taps, conv.channels])
+    }
+
+    /// Adds the weights of a convolution as one vector, those of a channel side by side.
+    fn taps(&mut self, name: String, shape: [usize; 2]) -> Result<(), Error> {
+        let tensor = require(self.gguf, &name, &shape)?;
         check_shape(self.gguf, tensor, &shape)?;
         check_unquantized(self.gguf, tensor)?;
-        let stored =
-            Stored { ty: tensor.ty, rows: 1, cols: 4 * delta.channels(), range: tensor.range.clone() };
-        self.stored.insert(taps, stored);
+        let cols = shape[0] * shape[1];
+        self.stored.insert(name, Stored { ty: tensor.ty, rows: 1, cols, range: tensor.range.clone() });
         Ok(())
     }
 
@@ -133,6 +148,9 @@ impl Inventory<'_> {
             for norm in ["post_ffw_norm_1", "pre_ffw_norm_2", "post_ffw_norm_2", "ffn_gate_inp.scale"] {
                 self.vector(&name(norm), d)?;
             }
+        }
+        if experts.gating == Gating::Sigmoid {
+            self.vector(&name("exp_probs_b.bias"), count)?;
         }
         let split = find(self.gguf, &name("ffn_gate_up_exps")).is_none();
         if split && find(self.gguf, &name("ffn_gate_exps")).is_some() {
@@ -159,7 +177,7 @@ impl Inventory<'_> {
     /// Adds the matrices of a layer but for its experts; queries, keys and values may be one tensor.
     fn projections(&mut self, config: &Config, layer: usize) -> Result<(), Error> {
         let name = |last: &str| format!("blk.{layer}.{last}");
-        let fused = config.layers[layer].delta.is_none()
+        let fused = config.layers[layer].has_attention()
             && find(self.gguf, &name("attn_q")).is_none()
             && find(self.gguf, &name("attn_qkv")).is_some();
         if fused {

@@ -12,6 +12,7 @@ pub(super) const TRAITS: Traits = Traits {
     interleaved: true,
     norms_behind: false,
     qk_norm_of_rows: false,
+    shared_expert: false,
     biases: &[],
 };
 

@@ -9,6 +9,7 @@ pub mod gemma3;
 pub mod gemma4;
 pub mod gpt_oss;
 pub mod granite;
+pub mod lfm2;
 pub mod llama;
 mod metadata;
 pub mod mistral3;
@@ -16,6 +17,7 @@ mod module_paths;
 pub mod ollama_templates;
 pub mod olmo2;
 mod open;
+mod python_calls;
 pub mod qwen2;
 pub mod qwen3;
 pub mod qwen35;
@@ -118,7 +120,7 @@ pub fn stops(template: &Template, tokenizer: &Tokenizer) -> Vec<String> {
 }
 
 /// Every family.
-pub const ALL: [&Family; 20] = [
+pub const ALL: [&Family; 23] = [
     &gemma4::FAMILY,
     &gemma3::FAMILY,
     &gemma2::FAMILY,
@@ -127,6 +129,7 @@ pub const ALL: [&Family; 20] = [
     &qwen3::FAMILY,
     &qwen3::FAMILY_MOE,
     &qwen2::FAMILY,
+    &qwen2::FAMILY_MOE,
     &qwen_vl::FAMILY,
     &qwen_vl::FAMILY_MOE,
     &qwen_vl::FAMILY_2,
@@ -138,6 +141,8 @@ pub const ALL: [&Family; 20] = [
     &olmo2::FAMILY,
     &exaone4::FAMILY,
     &seed_oss::FAMILY,
+    &lfm2::FAMILY,
+    &lfm2::FAMILY_MOE,
     &gpt_oss::FAMILY,
 ];
 
@@ -171,11 +176,14 @@ impl AdapterNames {
 
     /// The name of a module in PEFT's `target_modules`: the last part of its path. The router and the experts keep the whole
     /// path, because `proj` alone is another module's name in GGUF and experts are listed in `target_parameters`. The matrices
-    /// of a shared expert keep `shared_expert`, which tells them from those of a dense block.
+    /// of a shared expert keep `shared_expert`, which tells them from those of a dense block. Several modules are called `out_proj`: that of
+    /// delta nets alone is known by the last part.
     pub fn peft_name(&self, module: Module) -> &'static str {
         let path = (self.peft)(module);
         match module {
             Module::FfnGateInp | Module::FfnGateUpExps | Module::FfnDownExps => path,
+            Module::ShortconvOutProj => path,
+            Module::AttnOutput if path.ends_with(".out_proj") => path,
             Module::FfnGateShexp | Module::FfnUpShexp | Module::FfnDownShexp => {
                 path.trim_start_matches("mlp.")
             }

@@ -32,6 +32,9 @@ pub(super) fn paths(module: Module, mixture: &MixturePaths) -> Paths {
         Module::FfnUpShexp => ("mlp.shared_expert.up_proj", &["mlp.shared_expert.up_proj"]),
         Module::FfnDownShexp => ("mlp.shared_expert.down_proj", &["mlp.shared_expert.down_proj"]),
         Module::FfnGateInpShexp => ("mlp.shared_expert_gate", &["mlp.shared_expert_gate"]),
+        // LFM2 alone has these two.
+        Module::ShortconvInProj => ("conv.in_proj", &["conv.in_proj"]),
+        Module::ShortconvOutProj => ("conv.out_proj", &["conv.out_proj"]),
         // Gemma 4 alone has these two.
         Module::InpGate => ("per_layer_input_gate", &["per_layer_input_gate"]),
         Module::Proj => ("per_layer_projection", &["per_layer_projection"]),

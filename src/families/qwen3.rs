@@ -12,6 +12,7 @@ pub(super) const DENSE: Traits = Traits {
     interleaved: false,
     norms_behind: false,
     qk_norm_of_rows: false,
+    shared_expert: false,
     biases: &[],
 };
 const MIXTURE: Traits = Traits { name: "qwen3moe", ..DENSE };

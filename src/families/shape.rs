@@ -17,7 +17,7 @@ pub struct Shape {
     pub width: usize,
     /// Feed-forward width `F` of layers that compute their own keys.
     pub ffn_width: usize,
-    /// Feed-forward width `F` of layers that use another layer's keys.
+    /// Feed-forward width `F` of layers that use another layer's keys, or of a shared expert.
     pub shared_ffn_width: usize,
     /// Query heads `H`.
     pub heads: usize,

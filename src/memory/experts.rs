@@ -31,6 +31,8 @@ pub struct ExpertActs {
     pub sum: Act,
     /// Scores of a shared expert `[C, 1]`, where there is one.
     pub shared_scores: Act,
+    /// Scores of the router `[C, E]`, where its backward pass reads them.
+    pub scores: Act,
 }
 
 /// Scratch of one layer's experts; every layer uses the same.
@@ -58,7 +60,7 @@ fn act_shapes(
     width: usize,
     tokens: usize,
     z: [usize; 3],
-) -> [(&'static str, usize, usize); 7] {
+) -> [(&'static str, usize, usize); 8] {
     let rows = groups::most_rows(gpu, shape, tokens);
     [
         ("z of the router", tokens, z[0]),
@@ -68,6 +70,7 @@ fn act_shapes(
         ("experts' output", tokens, width),
         ("feed-forward and experts", tokens, width),
         ("scores of a shared expert", tokens, usize::from(shape.shared)),
+        ("scores of the router", tokens, if shape.keeps_scores() { shape.count } else { 0 }),
     ]
 }
 
@@ -93,6 +96,7 @@ impl ExpertActs {
             output: rows(4)?.into(),
             sum: rows(5)?.into(),
             shared_scores: rows(6)?.into(),
+            scores: rows(7)?.into(),
         })
     }
 

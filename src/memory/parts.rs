@@ -1,18 +1,19 @@
-//! Parts of the heads of attention or of a delta net. Their buffers are the widest that hold all tokens, so those of long samples would
-//! exceed the largest buffer of a device. Heads do not depend on each other: each part has buffers of its own, and is computed after the
+//! Parts of the heads of attention or of a delta net, or of the channels of a short convolution. Their buffers are the widest that hold all tokens, so those of long samples would
+//! exceed the largest buffer of a device. Heads and channels do not depend on each other: each part has buffers of its own, and is computed after the
 //! one before.
 
 use super::storage::Storages;
 use super::table::{Saved, Span, TABLE, TEMPS, Temp};
 use super::widths::LayerWidths;
-use crate::base::config::{Config, DeltaNet, LayerConfig};
+use crate::base::config::{Config, DeltaNet, LayerConfig, ShortConv};
 use crate::gpu::Gpu;
 use crate::ops::columns;
 
 /// The columns of one part of a layer's heads, among those of all heads.
 #[derive(Clone, Debug)]
 pub struct PartSpans {
-    /// Columns of queries, with the gates of attention's output where it has any, or of queries, keys and values of a delta net.
+    /// Columns of queries, with the gates of attention's output where it has any, of queries, keys and values of a delta net, or of input and
+    /// gates of a short convolution.
     pub input: Vec<columns::Span>,
     /// Columns of the input of the output projection, and of the gates of a delta net's output.
     pub output: Vec<columns::Span>,
@@ -28,6 +29,9 @@ impl PartSpans {
         if let Some(net) = layer.delta {
             return PartSpans::of_delta(net, part, parts);
         }
+        if let Some(conv) = layer.short_conv {
+            return PartSpans::of_short_conv(conv, part, parts);
+        }
         let count = layer.heads / parts;
         let heads = columns::Span { whole: part * count, part: 0, count };
         let kv_heads = layer.kv_heads.div_ceil(parts);
@@ -39,6 +43,15 @@ impl PartSpans {
             keys: vec![keys.times(size)],
             heads: vec![heads],
         }
+    }
+
+    /// A part has neighbouring channels.
+    fn of_short_conv(conv: ShortConv, part: usize, parts: usize) -> PartSpans {
+        let count = conv.channels / parts;
+        let span =
+            |i: usize| columns::Span { whole: i * conv.channels + part * count, part: i * count, count };
+        let input = [0, 1, 2].map(span).into();
+        PartSpans { input, output: vec![span(0)], keys: Vec::new(), heads: Vec::new() }
     }
 
     /// A part has neighbouring key heads, and every value head that reads one of them.
@@ -68,19 +81,21 @@ impl PartSpans {
 
 /// Numbers of parts that the heads of a layer divide into, in order.
 fn choices(layer: &LayerConfig) -> Vec<usize> {
-    let divides = |parts: &usize| match layer.delta {
-        Some(net) => net.key_heads.is_multiple_of(*parts),
-        None => {
+    let divides = |parts: &usize| match (layer.delta, layer.short_conv) {
+        (Some(net), _) => net.key_heads.is_multiple_of(*parts),
+        (_, Some(conv)) => (conv.channels / 4).is_multiple_of(*parts),
+        _ => {
             let (heads, kv_heads) = (layer.heads, layer.kv_heads);
             heads.is_multiple_of(*parts)
                 && (kv_heads.is_multiple_of(*parts) || parts.is_multiple_of(kv_heads))
         }
     };
-    let most = match layer.delta {
-        Some(net) => net.key_heads,
+    let most = match (layer.delta, layer.short_conv) {
+        (Some(net), _) => net.key_heads,
+        (_, Some(conv)) => conv.channels / 4,
         // A norm of whole rows reads all heads.
-        None if layer.qk_norm_of_rows => 1,
-        None => layer.heads,
+        _ if layer.qk_norm_of_rows => 1,
+        _ => layer.heads,
     };
     (1..=most.max(1)).filter(divides).collect()
 }
@@ -134,7 +149,7 @@ const IN_TURN: [Temp; 6] =
 #[cfg(test)]
 mod tests {
     use super::{PartSpans, choices};
-    use crate::base::config::{DeltaNet, LayerConfig};
+    use crate::base::config::{DeltaNet, LayerConfig, ShortConv};
     use crate::ops::columns::Span;
 
     #[test]
@@ -151,6 +166,17 @@ mod tests {
         };
         assert_eq!(keys(2), [0, 2]);
         assert_eq!(keys(12), [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3]);
+    }
+
+    #[test]
+    fn parts_of_a_short_convolution_have_neighbouring_channels() {
+        let short_conv = Some(ShortConv { channels: 24, taps: 3 });
+        let layer = LayerConfig { short_conv, ..LayerConfig::default() };
+        assert_eq!(choices(&layer), [1, 2, 3, 6]);
+        let spans = PartSpans::of(&layer, 1, 3);
+        let span = |whole: usize, part: usize| Span { whole, part, count: 8 };
+        assert_eq!(spans.input, [span(8, 0), span(32, 8), span(56, 16)]);
+        assert_eq!(spans.output, [span(8, 0)]);
     }
 
     #[test]

@@ -60,8 +60,8 @@ impl Storages {
                 && l.score_softcap.is_none()
                 && !l.qk_norm_of_rows
         };
-        let heads = tiles && config.layers.iter().all(|l| l.delta.is_some() || on_tiles(l));
-        let reads_rows = |l: &LayerConfig| l.delta.is_some() || l.output_gate || l.k_eq_v;
+        let heads = tiles && config.layers.iter().all(|l| !l.has_attention() || on_tiles(l));
+        let reads_rows = |l: &LayerConfig| !l.has_attention() || l.output_gate || l.k_eq_v;
         let raw_heads = !config.layers.iter().any(reads_rows);
         Storages { tiles, masked, heads, raw_heads, parted: false }
     }

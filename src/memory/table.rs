@@ -69,9 +69,10 @@ pub enum Saved {
     /// Output of the per-layer branch `[C, D]`: the norm after it.
     Proj,
     /// Queries before their norm and gates of attention's output `[T, H, 2, K]`, where there are gates; of a delta net, queries, keys and
-    /// values before the convolution `[T, C]`.
+    /// values before the convolution `[T, C]`; of a short convolution, gates and input `[T, 3, C]`.
     MixerInput,
-    /// Attention's output times its gates, or the delta net's normed and gated output `[T, H·K]`: adapter of the output projection.
+    /// Attention's output times its gates, the delta net's normed and gated output, or the short convolution's `[T, H·K]`: adapter of the
+    /// output projection.
     GatedAttention,
     /// Gates of a delta net's output `[T, Hv·K]`.
     DeltaGate,
@@ -350,7 +351,7 @@ pub enum Temp {
     StagedOutput,
     /// Sinks of a part of the heads `[1, H]`.
     PartSinks,
-    /// Weights of the convolution of a part of a delta net's heads `[1, C·4]`.
+    /// Weights of the convolution of a part of a delta net's heads, or of the channels of a short convolution `[1, C·4]`.
     PartTaps,
     /// See [`crate::ops::delta::Frozen::new`]: `a` and `dt` of a part of the heads `[1, Hv·2]`.
     PartGates,

@@ -20,6 +20,8 @@ pub struct LayerWidths {
     pub delta: Option<DeltaNet>,
     /// Columns of the delta net's own buffers.
     pub of_delta: delta::Widths,
+    /// Channels of the short convolution in the place of attention.
+    pub short_conv: usize,
     /// `G·K` where the layer makes its own keys.
     pub own_keys: usize,
     /// `G·K` where later layers read this layer's keys and values too.
@@ -36,7 +38,7 @@ pub struct LayerWidths {
     pub per_layer: usize,
     /// Columns of `z = A·x` by input.
     pub z: PerInput<usize>,
-    /// Parts that the heads of attention or of the delta net are divided into. Widths of theirs are those of a part, apart from keys' and
+    /// Parts that the heads of attention or of the delta net, or the channels of the short convolution, are divided into. Widths of theirs are those of a part, apart from keys' and
     /// values'.
     pub parts: usize,
     /// Columns of the results of all heads, where there are several parts.
@@ -46,7 +48,8 @@ pub struct LayerWidths {
 /// Columns over all heads of what products read and write in attention or a delta net; 0 where its heads are in one part.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Staged {
-    /// Queries, with the gates of attention's output where it has any, or queries, keys and values of a delta net.
+    /// Queries, with the gates of attention's output where it has any, queries, keys and values of a delta net, or input and gates of a short
+    /// convolution.
     pub input: usize,
     /// Gates of a delta net's output.
     pub gate: usize,
@@ -71,6 +74,7 @@ impl LayerWidths {
             output_gates: if l.output_gate { l.heads * l.head_size } else { 0 },
             delta: l.delta,
             of_delta: l.delta.map(|net| delta::Widths::of(gpu, &net)).unwrap_or_default(),
+            short_conv: l.short_conv.map_or(0, |conv| conv.channels),
             own_keys,
             shared_keys: if is_donor { own_keys } else { 0 },
             own_values: if l.k_eq_v { 0 } else { own_keys },
@@ -101,6 +105,7 @@ impl LayerWidths {
             output_gates: self.output_gates / parts,
             delta,
             of_delta: delta.map(|net| delta::Widths::of(gpu, &net)).unwrap_or_default(),
+            short_conv: self.short_conv / parts,
             parts,
             staged: Staged {
                 input: self.mixer_input().max(self.queries),
@@ -127,6 +132,7 @@ impl LayerWidths {
             output_gates: self.output_gates.max(other.output_gates),
             delta: self.delta.or(other.delta), // all layers that have one have the same
             of_delta: if self.delta.is_some() { self.of_delta } else { other.of_delta },
+            short_conv: self.short_conv.max(other.short_conv),
             own_keys: self.own_keys.max(other.own_keys),
             shared_keys: self.shared_keys.max(other.shared_keys),
             own_values: self.own_values.max(other.own_values),
@@ -147,12 +153,13 @@ impl LayerWidths {
 
     /// Columns of the input of the output projection, where that is not attention's output itself.
     pub fn gated(&self) -> usize {
-        self.output_gates.max(self.delta_width(DeltaNet::values))
+        self.output_gates.max(self.delta_width(DeltaNet::values)).max(self.short_conv)
     }
 
-    /// Columns of queries and gates, or of a delta net's queries, keys and values: a layer has attention or a delta net.
+    /// Columns of queries and gates, of a delta net's queries, keys and values, or of a short convolution's input and gates: a layer has
+    /// one of them.
     pub fn mixer_input(&self) -> usize {
-        self.delta_width(DeltaNet::channels).max(2 * self.output_gates)
+        self.delta_width(DeltaNet::channels).max(2 * self.output_gates).max(3 * self.short_conv)
     }
 
     /// Columns of the gradients of raw queries, beside those of [`LayerWidths::mixer_input`]: of attention in parts they outlive a part.

@@ -150,6 +150,9 @@ impl Model<'_> {
         if let Some(delta) = &w.delta {
             return self.delta_backward(p, batch, layer, delta, &a, &s);
         }
+        if let Some(conv) = &w.short_conv {
+            return self.short_conv_backward(p, batch, layer, conv, &a, &s);
+        }
         let donor = l.kv_donor.unwrap_or(layer);
         let [k, v] = &batch.keys_values(donor);
         let (dk, dv) = acts.dkeys_values(donor);

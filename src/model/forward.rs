@@ -64,6 +64,9 @@ impl Model<'_> {
         if let Some(delta) = &w.delta {
             return self.delta_forward(p, batch, layer, delta, &a);
         }
+        if let Some(conv) = &w.short_conv {
+            return self.short_conv_forward(p, batch, layer, conv, &a);
+        }
         let lora = batch.lora(layer, Input::AttnNormed);
         let queries = raw_queries(&a, l);
         linear::forward(p, &w.qkv(&a, queries), &a[Saved::AttnNormed], lora, &a[Saved::ZAttn]);

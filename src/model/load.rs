@@ -3,7 +3,9 @@
 use std::cell::RefCell;
 
 use super::upload::Upload;
-use super::{DeltaLayer, Dense, Layer, Model, PerLayerBranch, PerLayerInput, experts, offload};
+use super::{
+    DeltaLayer, Dense, Layer, Model, PerLayerBranch, PerLayerInput, ShortConvLayer, experts, offload,
+};
 use crate::base::Base;
 use crate::base::config::Rotary;
 use crate::base::gguf::source::now;
@@ -12,6 +14,7 @@ use crate::memory::{CHUNK, OnHost, Saves};
 use crate::ops::delta::Frozen;
 use crate::ops::rms_norm::Norm;
 use crate::ops::rope::Table;
+use crate::ops::short_conv::Taps;
 
 impl<'b> Model<'b> {
     /// Uploads a base that is in memory, with rotary tables for `positions` positions.
@@ -46,9 +49,9 @@ impl<'b> Model<'b> {
         let mut sent = None;
         for (i, shape) in config.layers.iter().enumerate() {
             let [queries, keys] = config.rotary(i);
-            let rope = match shape.delta {
-                Some(_) => None,
-                None => Some([
+            let rope = match shape.has_attention() {
+                false => None,
+                true => Some([
                     shared_table(gpu, &mut tables, queries, positions)?,
                     shared_table(gpu, &mut tables, keys, positions)?,
                 ]),
@@ -163,6 +166,14 @@ impl<'b> Upload<'_, 'b> {
             delta: match shape.delta {
                 None => None,
                 Some(_) => Some(self.delta(layer).await?),
+            },
+            short_conv: match &shape.short_conv {
+                None => None,
+                Some(conv) => Some(ShortConvLayer {
+                    in_proj: self.matrix(&name("shortconv.in_proj")).await?,
+                    taps: Taps::new(self.gpu, conv, &self.base.vector(&name("shortconv.conv")))?,
+                    out_proj: self.matrix(&name("shortconv.out_proj")).await?,
+                }),
             },
             sinks: match shape.sinks {
                 true => Some(self.gpu.upload("attn_sinks", &self.base.vector(&name("attn_sinks")))?),

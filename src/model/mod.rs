@@ -12,6 +12,7 @@ mod load;
 mod offload;
 mod parts;
 pub mod plan;
+mod short_conv;
 mod stream;
 mod trainable;
 mod upload;
@@ -23,6 +24,7 @@ use crate::ops::Weight;
 use crate::ops::delta::Frozen;
 use crate::ops::rms_norm::Norm;
 use crate::ops::rope::Table;
+use crate::ops::short_conv::Taps;
 
 pub use crate::memory::{Activations, Plan};
 pub use experts::Loads;
@@ -42,7 +44,7 @@ pub struct Model<'b> {
     on_host: OnHost,
     positions: usize, // in the rotary tables
     chunk: usize,     // tokens that pass through a feed-forward at a time
-    parts: usize,     // of the heads of attention and delta nets, at least
+    parts: usize, // of the heads of attention and delta nets, and of the channels of short convolutions, at least
 }
 
 struct PerLayerInput {
@@ -59,8 +61,9 @@ struct Layer {
     attn_k_norm: Option<Norm>,
     attn_v_norm: Norm,
     attn_output: Option<Weight>,
-    delta: Option<DeltaLayer>,   // in the place of attention
-    sinks: Option<wgpu::Buffer>, // [H]
+    delta: Option<DeltaLayer>,          // in the place of attention
+    short_conv: Option<ShortConvLayer>, // likewise
+    sinks: Option<wgpu::Buffer>,        // [H]
     post_attention_norm: Norm,
     ffn_norm: Norm,
     dense: Option<Dense>, // `None` where experts stand in its place
@@ -80,6 +83,13 @@ struct DeltaLayer {
     frozen: Frozen,
     norm: Norm,
     out: Weight,
+}
+
+/// A gated short convolution.
+struct ShortConvLayer {
+    in_proj: Weight,
+    taps: Taps,
+    out_proj: Weight,
 }
 
 /// The dense feed-forward block, which may be a shared expert.
@@ -104,7 +114,7 @@ impl<'b> Model<'b> {
         self.chunk = tokens;
     }
 
-    /// Divides the heads of attention and of delta nets into at least `parts` parts, which are computed one after the other, where they
+    /// Divides the heads of attention and of delta nets, and the channels of short convolutions, into at least `parts` parts, which are computed one after the other, where they
     /// divide: as long samples need on devices with short buffers.
     pub fn set_parts(&mut self, parts: usize) {
         assert!(parts > 0, "there is at least one part");

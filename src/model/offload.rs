@@ -26,7 +26,7 @@ const SETS: usize = 2;
 const LEAST: usize = 4 << 10;
 
 /// The matrices of a layer that can be larger, without experts.
-const LARGE: [&str; 15] = [
+const LARGE: [&str; 17] = [
     "attn_q",
     "attn_k",
     "attn_v",
@@ -34,6 +34,8 @@ const LARGE: [&str; 15] = [
     "attn_gate",
     "attn_output",
     "ssm_out",
+    "shortconv.in_proj",
+    "shortconv.out_proj",
     "ffn_gate",
     "ffn_up",
     "ffn_down",

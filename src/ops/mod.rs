@@ -42,6 +42,7 @@ pub mod row_factors;
 pub mod row_status;
 pub mod scale;
 mod self_test;
+pub mod short_conv;
 pub mod update_norm;
 
 use std::ops::Range;

@@ -21,6 +21,7 @@ pub mod model;
 pub mod rms_norm;
 pub mod rope;
 pub mod router;
+pub mod short_conv;
 pub mod verdict;
 
 pub use router::Routing;

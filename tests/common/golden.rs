@@ -34,9 +34,10 @@ pub const FOLDERS: [&str; 14] = [
 ];
 
 /// The folders of families that differ from those in [`FOLDERS`] by numbers, or by a small part.
-pub const KIN: [&str; 11] = [
+pub const KIN: [&str; 14] = [
     "qwen3vl",
     "qwen2vl",
+    "qwen2moe",
     "seed_oss",
     "granite",
     "granitemoe",
@@ -46,6 +47,8 @@ pub const KIN: [&str; 11] = [
     "exaone4",
     "olmo2",
     "olmo3",
+    "lfm2",
+    "lfm2moe",
 ];
 
 /// One folder: a model, an adapter, and PyTorch's results in f64.

@@ -48,12 +48,17 @@ impl<'a> Twin<'a> {
         batch: &'a MicroBatch,
     ) -> Result<Twin<'a>, GpuError> {
         let mut twin = Twin::rounded(golden, adapter, batch, &mut || 1.0);
-        for (layer, chosen) in block_on(trainer.chosen_experts())?.iter().enumerate() {
+        let mut all = block_on(trainer.chosen_experts())?.into_iter();
+        for (layer, l) in golden.base.config().layers.iter().enumerate() {
+            let Some(chosen) = l.experts.and_then(|_| all.next()) else {
+                twin.chosen.push(Vec::new());
+                continue;
+            };
             let acts = twin.model().forward_routed(batch, &twin.chosen);
             let routing = &acts.layers[layer].experts.as_ref().expect("a mixture").routing;
             let chosen: Vec<usize> =
                 chosen[..routing.experts.len()].iter().map(|&expert| expert as usize).collect();
-            twin.margin = twin.margin.max(margin(&chosen, &routing.probabilities, batch.len()));
+            twin.margin = twin.margin.max(margin(&chosen, &routing.preferences, batch.len()));
             twin.chosen.push(chosen);
         }
         Ok(twin)
@@ -148,15 +153,14 @@ impl<'a> Twin<'a> {
 
 /// By how much the largest score of an expert that is not among those `chosen` `[T, used]` by a token exceeds the smallest of one that
 /// is, in standard deviations of the token's scores: the most of all tokens, at least 0.
-fn margin(chosen: &[usize], probabilities: &[f64], tokens: usize) -> f64 {
-    let (used, count) = (chosen.len() / tokens, probabilities.len() / tokens);
-    let of_token = |(chosen, probabilities): (&[usize], &[f64])| {
-        let scores: Vec<f64> = probabilities.iter().map(|p| p.ln()).collect();
+fn margin(chosen: &[usize], scores: &[f64], tokens: usize) -> f64 {
+    let (used, count) = (chosen.len() / tokens, scores.len() / tokens);
+    let of_token = |(chosen, scores): (&[usize], &[f64])| {
         let mean = scores.iter().sum::<f64>() / count as f64;
         let variance = scores.iter().map(|s| (s - mean).powi(2)).sum::<f64>() / count as f64;
         let least = chosen.iter().map(|&e| scores[e]).fold(f64::INFINITY, f64::min);
         let others = (0..count).filter(|e| !chosen.contains(e)).map(|e| scores[e]);
         (others.fold(f64::NEG_INFINITY, f64::max) - least) / variance.sqrt()
     };
-    chosen.chunks(used).zip(probabilities.chunks(count)).map(of_token).fold(0.0, f64::max)
+    chosen.chunks(used).zip(scores.chunks(count)).map(of_token).fold(0.0, f64::max)
 }

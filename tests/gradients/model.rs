@@ -6,7 +6,9 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use rullama_train::adapter::lora::{Slot, slots};
 use rullama_train::base::Module;
-use rullama_train::base::config::{Activation, Config, DeltaNet, Experts, LayerConfig, QueryGrowth, Yarn};
+use rullama_train::base::config::{
+    Activation, Config, DeltaNet, Experts, Gating, LayerConfig, QueryGrowth, ShortConv, Yarn,
+};
 use rullama_train::data::batch::{IGNORE, MicroBatch, Sample};
 use rullama_train::reference::embedding;
 use rullama_train::reference::model::{Adapter, Gradients, Model, Pair, Weights};
@@ -91,7 +93,7 @@ fn odd_sizes() -> Config {
 
 /// Experts beside every feed-forward block, many of them shared by several tokens; SiLU in every second layer; raw keys as values.
 fn like_26b() -> Config {
-    let experts = Some(Experts { count: 5, used: 2, width: 7, shared: false });
+    let experts = Some(Experts { count: 5, used: 2, width: 7, ..Experts::default() });
     let like = like_31b();
     let activation = |i| if i % 2 == 0 { Activation::Gelu } else { Activation::Silu };
     let layers = like.layers.iter().enumerate();
@@ -127,7 +129,7 @@ fn like_llama() -> Config {
 fn like_qwen3moe() -> Config {
     let like = like_llama();
     let dense = LayerConfig { qk_norm: true, score_scale: 0.7, rope_divisor: 4.0, ..like.layers[0].clone() };
-    let experts = Some(Experts { count: 5, used: 2, width: 7, shared: false });
+    let experts = Some(Experts { count: 5, used: 2, width: 7, ..Experts::default() });
     let mixture = LayerConfig { experts, ffn_width: 0, ..dense.clone() };
     Config { layers: vec![mixture.clone(), dense, mixture], ..like }
 }
@@ -206,12 +208,44 @@ fn like_qwen35() -> Config {
 /// A shared expert with a gate beside the experts of every layer, which is a delta net or has gated attention.
 fn like_qwen35moe() -> Config {
     let like = like_qwen35();
-    let experts = Some(Experts { count: 5, used: 2, width: 7, shared: true });
+    let experts = Some(Experts { count: 5, used: 2, width: 7, shared: true, ..Experts::default() });
     let layers = like.layers.iter().map(|l| LayerConfig { experts, ..l.clone() }).collect();
     Config { layers, ..like }
 }
 
-fn configs() -> [(&'static str, Config); 12] {
+/// Experts whose weights are a softmax over all, beside a shared one: Qwen 1.5 and 2.
+fn like_qwen2moe() -> Config {
+    let like = like_llama();
+    let experts = Some(Experts { count: 5, used: 2, width: 7, shared: true, gating: Gating::All });
+    let layer = |l: &LayerConfig| LayerConfig { experts, score_scale: 0.7, ..l.clone() };
+    let layers = like.layers.iter().map(layer).collect();
+    Config { layers, ..like }
+}
+
+/// Short convolutions around a layer of attention with norms of heads: LFM2.
+fn like_lfm2() -> Config {
+    let like = like_llama();
+    let attention = LayerConfig { qk_norm: true, score_scale: 0.7, ..like.layers[0].clone() };
+    let conv = |taps: usize| LayerConfig {
+        short_conv: Some(ShortConv { channels: like.width, taps }),
+        ffn_width: attention.ffn_width,
+        activation: Activation::Silu,
+        ..LayerConfig::default()
+    };
+    Config { layers: vec![conv(3), attention.clone(), conv(4)], ..like }
+}
+
+/// Short convolutions and attention with experts whose weights are sigmoids, behind a dense layer: LFM2's mixtures.
+fn like_lfm2moe() -> Config {
+    let like = like_lfm2();
+    let experts =
+        Some(Experts { count: 5, used: 2, width: 7, gating: Gating::Sigmoid, ..Experts::default() });
+    let mixture = |l: &LayerConfig| LayerConfig { experts, ffn_width: 0, ..l.clone() };
+    let layers = vec![like.layers[0].clone(), mixture(&like.layers[1]), mixture(&like.layers[2])];
+    Config { layers, ..like }
+}
+
+fn configs() -> [(&'static str, Config); 15] {
     [
         ("like e2b", like_e2b()),
         ("like 31b", like_31b()),
@@ -225,6 +259,9 @@ fn configs() -> [(&'static str, Config); 12] {
         ("like olmo2", like_olmo2()),
         ("like qwen35", like_qwen35()),
         ("like qwen35moe", like_qwen35moe()),
+        ("like qwen2moe", like_qwen2moe()),
+        ("like lfm2", like_lfm2()),
+        ("like lfm2moe", like_lfm2moe()),
     ]
 }
 
@@ -264,7 +301,8 @@ impl Case {
 
     fn choose(&mut self) {
         let acts = self.model(&self.adapter).forward(&self.batch);
-        self.chosen = acts.layers.into_iter().filter_map(|l| Some(l.experts?.routing.experts)).collect();
+        self.chosen =
+            acts.layers.into_iter().map(|l| l.experts.map_or_else(Vec::new, |e| e.routing.experts)).collect();
     }
 
     fn model<'a>(&'a self, adapter: &'a Adapter) -> Model<'a> {

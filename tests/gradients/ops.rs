@@ -4,7 +4,9 @@ use rullama_train::base::config::Activation;
 
 use super::{added, assert_gradient, dot, norm, values};
 use rullama_train::reference::cross_entropy::Adjusted;
-use rullama_train::reference::{attention, cross_entropy, embedding, gated, linear, lora, rms_norm, rope};
+use rullama_train::reference::{
+    attention, cross_entropy, embedding, gated, linear, lora, rms_norm, rope, short_conv,
+};
 
 #[test]
 fn embedding_scatter() {
@@ -48,6 +50,17 @@ fn lora_backward() {
         assert_gradient("dx", &added(&dx, &before[0]), &x, |x| f(x, &a, &b));
         assert_gradient("da", &added(&da, &before[1]), &a, |a| f(&x, a, &b));
         assert_gradient("db", &added(&db, &before[2]), &b, |b| f(&x, &a, b));
+    }
+}
+
+#[test]
+fn short_conv_backward() {
+    let (starts, channels) = ([0, 0, 0, 0, 0, 5, 6, 6], 3);
+    for taps in [3, 4] {
+        let (bcx, w) = (values(1, 8 * 3 * channels), values(2, channels * taps));
+        let dy = values(3, 8 * channels);
+        let dbcx = short_conv::backward(&dy, &bcx, &w, &starts);
+        assert_gradient("dbcx", &dbcx, &bcx, |bcx| dot(&dy, &short_conv::forward(bcx, &w, &starts)));
     }
 }
 

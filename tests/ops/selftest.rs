@@ -44,7 +44,7 @@ const SHARED: (&str, &str) = ("experts", "the gate of a shared one");
 const SCALE: (&str, &str) = ("scale", "in place");
 
 /// Faults of drivers and kernels, planted in the kernels that every device runs.
-const FAULTS: [Planted; 50] = [
+const FAULTS: [Planted; 57] = [
     planted(
         "signs of eight values are read without the one that seven give",
         DECODERS,
@@ -268,6 +268,55 @@ const FAULTS: [Planted; 50] = [
         "experts/router",
         "weights[row * params.used + k] /= sum",
         "weights[row * params.used + k] *= 1.0",
+    ),
+    planted(
+        "a short convolution reaches into the sample before",
+        ("short_conv", "forward and backward"),
+        "short_conv/plain",
+        "if t < bounds[t].x + n {",
+        "if t < 0u * bounds[t].x + n {",
+    ),
+    planted(
+        "the gradient of a short convolution reaches into the sample behind",
+        ("short_conv", "forward and backward"),
+        "short_conv/plain",
+        "t + n >= bounds[t].y",
+        "t + n >= params.tokens",
+    ),
+    planted(
+        "a short convolution forgets the tokens before a pass",
+        ("short_conv", "tokens that continue others"),
+        "short_conv/plain",
+        "if past[0] + t >= n {",
+        "if past[0] + t >= n + 1000u {",
+    ),
+    planted(
+        "all sequences have the last inputs of the first",
+        ("short_conv", "tokens that continue others"),
+        "short_conv/plain",
+        "return sequence * (",
+        "return 0u * sequence * (",
+    ),
+    planted(
+        "the bias of a choice weighs",
+        ROUTER,
+        "experts/router",
+        "let weight = sigmoid(scores[row * params.stride + expert]);",
+        "let weight = score;",
+    ),
+    planted(
+        "forgets the slope of a router's sigmoid",
+        ROUTER,
+        "experts/router",
+        "dscore *= sigmoid(",
+        "dscore *= 1.0 + 0.0 * sigmoid(",
+    ),
+    planted(
+        "experts that are not chosen have no gradient",
+        ROUTER,
+        "experts/router",
+        "dscore = -mean * weights",
+        "dscore = -0.0 * mean * weights",
     ),
     planted("rows in another order", ROUTER, "experts/groups", "places[i] = row;", "places[i] = row + 1u;"),
     planted(

@@ -142,7 +142,7 @@ pub fn against_training(gpu: &Gpu) -> Result<(), Failed> {
 
 /// The families with parts of their own in decoding, in one way.
 pub fn kin(gpu: &Gpu) -> Result<(), Failed> {
-    let names = ["smollm3", "mistral3", "gemma2", "exaone4", "olmo2"];
+    let names = ["lfm2moe", "qwen2moe", "smollm3", "mistral3", "gemma2", "exaone4", "olmo2", "lfm2"];
     compare(gpu, names.into_iter().map(golden_case).collect(), &WAYS[..1], &[])
 }
 
@@ -291,14 +291,14 @@ pub fn greedy(gpu: &Gpu) -> Result<(), Failed> {
     check_that("the adapter changes the replies", changed > 0)
 }
 
-/// Both models with delta nets: a dense one and a mixture with a shared expert.
-pub fn delta_nets(gpu: &Gpu) -> Result<(), Failed> {
-    ["qwen35", "qwen35moe"].into_iter().try_for_each(|name| delta_net(gpu, name))
+/// Both models with delta nets, a dense one and a mixture with a shared expert, and one with short convolutions.
+pub fn states(gpu: &Gpu) -> Result<(), Failed> {
+    ["qwen35", "qwen35moe", "lfm2"].into_iter().try_for_each(|name| state(gpu, name))
 }
 
-/// Greedy replies of a model with delta nets, to prompts around their chunks, with the adapter unmerged and merged: each token's logits
+/// Greedy replies of a model with states, to prompts around the chunks of delta nets, with the adapter unmerged and merged: each token's logits
 /// are those of the training forward. A state takes no token back: rewinding begins anew.
-fn delta_net(gpu: &Gpu, name: &str) -> Result<(), Failed> {
+fn state(gpu: &Gpu, name: &str) -> Result<(), Failed> {
     let g = Golden::read(&Path::new("tests/golden").join(name));
     let dir = tempfile::tempdir().expect("a temporary folder");
     let file = dir.path().join("merged.gguf");

@@ -40,7 +40,8 @@ fn input(module: Module) -> usize {
     match module {
         Module::AttnQ | Module::AttnK | Module::AttnV => 0,
         Module::AttnQkv | Module::AttnGate | Module::SsmAlpha | Module::SsmBeta => 0,
-        Module::AttnOutput | Module::SsmOut => 1,
+        Module::ShortconvInProj => 0,
+        Module::AttnOutput | Module::SsmOut | Module::ShortconvOutProj => 1,
         Module::FfnGate | Module::FfnUp | Module::FfnGateShexp | Module::FfnUpShexp => 2,
         Module::FfnDown | Module::FfnDownShexp => 3,
         Module::InpGate => 4,

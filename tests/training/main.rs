@@ -142,7 +142,7 @@ fn main() -> std::process::ExitCode {
         ("batched: with experts in host memory", F32, batched::offloaded),
         ("batched: completions of any number of sequences and order", F32, batched::completions),
         ("decode: rewind", F32, decode::rewind),
-        ("decode: delta nets, around their chunks, unmerged and merged", F32, decode::delta_nets),
+        ("decode: delta nets and short convolutions, unmerged and merged", F32, decode::states),
         ("decode: kernels are compiled ahead", F32, decode::compiled_ahead),
         ("shapes: random weights of given shapes", F32, shapes::train),
         ("shapes: what layers keep fits a binding", F32, shapes::bindings),

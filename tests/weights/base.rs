@@ -367,7 +367,7 @@ fn mixtures_of_experts() {
     let base = mixture(&|_| {}).expect("sound");
     assert_eq!(
         base.config().layers[3].experts,
-        Some(Experts { count: 4, used: 2, width: 32, shared: false })
+        Some(Experts { count: 4, used: 2, width: 32, ..Experts::default() })
     );
     let down = base.matrix("blk.1.ffn_down_exps").expect("there");
     assert_eq!((down.rows, down.cols), (4 * 32, 32));
@@ -466,7 +466,7 @@ fn mixtures_in_other_layouts() {
 fn mixtures_with_a_shared_expert() {
     let gguf = Gguf::open(std::path::Path::new("tests/golden/qwen35moe/model.gguf")).expect("sound");
     let plain = Base::from_gguf(gguf, "test").expect("sound");
-    let expected = Experts { count: 4, used: 2, width: 64, shared: true };
+    let expected = Experts { count: 4, used: 2, width: 64, shared: true, ..Experts::default() };
     assert_eq!(plain.config().layers[1].experts, Some(expected));
     assert_eq!(plain.config().layers[1].ffn_width, 96);
 

@@ -12,11 +12,12 @@ use super::{Outcome, accepted_if, refused};
 use crate::mutate::GgufWriter;
 
 /// Small models of families that have keys and layers of their own.
-pub const FAMILIES: [&[u8]; 4] = [
+pub const FAMILIES: [&[u8]; 5] = [
     include_bytes!("../../../tests/golden/qwen35/model.gguf"),
     include_bytes!("../../../tests/golden/gpt-oss/model.gguf"),
     include_bytes!("../../../tests/golden/qwen3moe/model.gguf"),
     include_bytes!("../../../tests/golden/qwen35moe/model.gguf"),
+    include_bytes!("../../../tests/golden/lfm2/model.gguf"),
 ];
 
 pub fn models() -> Vec<Vec<u8>> {

@@ -246,6 +246,14 @@ fn why_no_slot(config: &Config, layer: usize, module: Module) -> String {
         (Module::AttnQ | Module::AttnK | Module::AttnV | Module::AttnOutput, _) if found.delta.is_some() => {
             format!("layer {layer} has a gated delta net in the place of attention and no {name}")
         }
+        (Module::AttnQ | Module::AttnK | Module::AttnV | Module::AttnOutput, _)
+            if found.short_conv.is_some() =>
+        {
+            format!("layer {layer} has a short convolution in the place of attention and no {name}")
+        }
+        (Module::ShortconvInProj | Module::ShortconvOutProj, _) => {
+            format!("layer {layer} has no short convolution and no {name}")
+        }
         (Module::AttnK, Some(donor)) => {
             format!("layer {layer} shares the keys of layer {donor} and has no {name}")
         }

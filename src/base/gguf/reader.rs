@@ -127,10 +127,12 @@ impl Gguf {
             }
         };
         let parsed = parsed.map_err(|problem| Error::Damaged { file: name.into(), problem })?;
-        // Biases of experts are one vector per expert, a convolution's taps four per channel.
+        // Biases of experts are one vector per expert, a convolution's taps some per channel.
         let is_vector = |t: &&TensorInfo| {
             t.shape.iter().skip(1).all(|&size| size == 1)
-                || [".bias", ".ssm_conv1d.weight"].iter().any(|end| t.name.ends_with(end))
+                || [".bias", ".ssm_conv1d.weight", ".shortconv.conv.weight"]
+                    .iter()
+                    .any(|end| t.name.ends_with(end))
         };
         let vectors = parsed.tensors.iter().filter(is_vector);
         let ranges: Vec<Range<u64>> = vectors.map(|t| t.range.clone()).collect();

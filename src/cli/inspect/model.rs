@@ -95,9 +95,13 @@ fn trainable(base: &Base) {
 fn kinds(layers: &[LayerConfig]) -> String {
     let count = |has: fn(&LayerConfig) -> bool| layers.iter().filter(|layer| has(layer)).count();
     let (sliding, nets) = (count(|layer| layer.window.is_some()), count(|layer| layer.delta.is_some()));
-    let full = layers.len() - sliding - nets;
+    let convolutions = count(|layer| layer.short_conv.is_some());
+    let full = layers.len() - sliding - nets - convolutions;
     if nets > 0 {
         return format!("{full} full-attention and {nets} delta-net layers");
+    }
+    if convolutions > 0 {
+        return format!("{full} full-attention and {convolutions} short-convolution layers");
     }
     let shared = count(|layer| layer.kv_donor.is_some());
     format!(

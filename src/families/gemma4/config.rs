@@ -149,7 +149,7 @@ fn experts(keys: &Keys) -> Result<Option<Experts>, Error> {
     let most_used = count.min(Experts::MOST_USED) as u32;
     let used = keys.size("expert_used_count", most_used)?;
     let width = keys.size("expert_feed_forward_length", WIDEST)?;
-    Ok(Some(Experts { count, used, width, shared: false }))
+    Ok(Some(Experts { count, used, width, ..Experts::default() }))
 }
 
 /// The factors on the experts' outputs; none in dense models.

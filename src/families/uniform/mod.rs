@@ -27,6 +27,8 @@ pub(super) struct Traits {
     pub norms_behind: bool,
     /// Whether the norms of queries and keys, where there are any, are of whole rows.
     pub qk_norm_of_rows: bool,
+    /// Whether a shared expert with a gate stands beside the others.
+    pub shared_expert: bool,
     /// Matrices that always have a bias. Other matrices of attention have one where the file has it.
     pub biases: &'static [Module],
 }
@@ -254,7 +256,7 @@ pub(super) fn experts(keys: &Keys) -> Result<Option<Experts>, Error> {
         Some(_) => "expert_feed_forward_length",
         None => "feed_forward_length",
     };
-    Ok(Some(Experts { count, used, width: keys.size(width, WIDEST)?, shared: false }))
+    Ok(Some(Experts { count, used, width: keys.size(width, WIDEST)?, ..Experts::default() }))
 }
 
 /// Refuses biases that no kernel adds: of the feed-forward block, the head and fused queries, keys and values.

@@ -41,6 +41,9 @@ pub(in crate::families) fn metadata(shape: &Shape, rope_base: f32) -> Vec<(Strin
         ("attention.key_length", head_size),
         ("attention.value_length", head_size),
     ];
+    if shape.shared_ffn_width > 0 {
+        sizes.push(("expert_shared_feed_forward_length", shape.shared_ffn_width));
+    }
     if let Some([count, used, width]) = shape.experts {
         sizes.extend([
             ("expert_count", count),
@@ -107,6 +110,13 @@ fn feed_forward(tensors: &mut Tensors, shape: &Shape, layer: usize, traits: &Tra
         return tensors.matrix(name("ffn_down"), &[f, d], down_type);
     };
     let std = (d as f32).powf(-0.5);
+    if traits.shared_expert {
+        let f = shape.shared_ffn_width;
+        tensors.add(name("ffn_gate_inp_shexp"), &[d, 1], GgmlType::F32, Content::Noise(std));
+        tensors.matrix(name("ffn_gate_shexp"), &[d, f], q4);
+        tensors.matrix(name("ffn_up_shexp"), &[d, f], q4);
+        tensors.matrix(name("ffn_down_shexp"), &[f, d], down_type);
+    }
     tensors.add(name("ffn_gate_inp"), &[d, count], GgmlType::F32, Content::Noise(std));
     tensors.matrix(name("ffn_gate_exps"), &[d, width, count], q4);
     tensors.matrix(name("ffn_up_exps"), &[d, width, count], q4);

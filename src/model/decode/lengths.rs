@@ -34,7 +34,7 @@ impl Lengths {
         let l = &config.layers[layer];
         match l.kv_donor {
             Some(_) => 0,
-            None if l.delta.is_some() => 0,
+            None if !l.has_attention() => 0,
             None => (self.ring(l.window) * 2 * l.kv_heads * l.head_size * 4) as u64,
         }
     }

@@ -1,4 +1,4 @@
-//! Forward over a key-value cache, and over the states of delta nets: a prompt in large passes, then token by token without recomputing earlier tokens.
+//! Forward over a key-value cache, and over the states of delta nets and short convolutions: a prompt in large passes, then token by token without recomputing earlier tokens.
 //!
 //! A pass over 1 to [`MAX_ROWS`] tokens uses matrix-vector kernels, a longer pass uses the
 //! training forward's kernels. The commands for one token are recorded once and resubmitted; everything that changes is in
@@ -12,12 +12,13 @@ mod lengths;
 mod pass;
 mod scores;
 mod sequences;
+mod short_conv;
 mod sizes;
 mod step;
 mod workspace;
 
 use crate::adapter::lora::Adapter;
-use crate::base::config::{DeltaNet, LayerConfig};
+use crate::base::config::LayerConfig;
 use crate::gpu::{GpuError, Prepared, Recorder, Recording};
 use crate::ops::argmax::Likeliest;
 use crate::ops::cached_heads::{Cache, Past};
@@ -68,7 +69,7 @@ pub struct Decoder<'a> {
     w: &'a Workspace<'a>,
     adapter: Option<Applied>,
     caches: Vec<Option<Cache>>, // by layer; `None` if the layer uses another layer's cache
-    states: Vec<Option<Carried>>, // by layer; `None` if the layer has no delta net
+    states: Vec<Option<Carried>>, // by layer; `None` if the layer has attention
     len: usize,
     /// Maximum number of tokens that the caches have held since they were last empty. A ring has overwritten older ones.
     seen: usize,
@@ -105,11 +106,11 @@ impl<'a> Decoder<'a> {
             Ok(Some(Cache::new(w.gpu.buffer("keys and values", bytes)?, ring)))
         };
         let state = |l: &LayerConfig| -> Result<Option<Carried>, GpuError> {
-            let new = |net: DeltaNet| match sequences {
-                None => Carried::new(w.gpu, net.channels(), net.values(), net.head_size),
-                Some(n) => Carried::for_each(w.gpu, shape_of(&net), n),
+            let new = |shape: [usize; 3]| match sequences {
+                None => Carried::new(w.gpu, shape[0], shape[1], shape[2]),
+                Some(n) => Carried::for_each(w.gpu, shape, n),
             };
-            l.delta.map(new).transpose()
+            state_shape(l).map(new).transpose()
         };
         Ok(Decoder {
             place: if sequences.is_some() { Place::One(0) } else { Place::Alone },
@@ -134,7 +135,7 @@ impl<'a> Decoder<'a> {
         self.len == 0
     }
 
-    /// Bytes of the adapter, the key-value cache and the states of delta nets.
+    /// Bytes of the adapter, the key-value cache and the states of delta nets and short convolutions.
     pub fn bytes(&self) -> u64 {
         let caches: u64 = self.caches.iter().flatten().map(|c| c.buffer.size()).sum();
         let states: u64 = self.states.iter().flatten().map(|s| s.history.size() + s.state.size()).sum();
@@ -160,7 +161,7 @@ impl<'a> Decoder<'a> {
     }
 
     /// Rewinds to the first `len` tokens, or to none if sliding-window layers no longer hold the keys that the next token
-    /// needs, or if a delta net's state holds later tokens: a recurrent state cannot be rewound. Returns the number of tokens kept.
+    /// needs, or if a state holds later tokens: that of a delta net or a short convolution cannot be rewound. Returns the number of tokens kept.
     pub fn rewind(&mut self, len: usize) -> usize {
         let config = self.w.model.config();
         let windows = config.layers.iter().filter(|l| l.kv_donor.is_none()).filter_map(|l| l.window);
@@ -173,7 +174,7 @@ impl<'a> Decoder<'a> {
             let first = (len + 1).saturating_sub(window);
             first + ring(window) < self.seen
         };
-        let merged = config.layers.iter().any(|l| l.delta.is_some());
+        let merged = config.layers.iter().any(|l| !l.has_attention());
         self.len =
             if len < self.len && (merged || windows.into_iter().any(lost)) { 0 } else { len.min(self.len) };
         if self.len == 0 {
@@ -276,7 +277,8 @@ impl<'a> Decoder<'a> {
     }
 }
 
-/// Channels, values and head size of a net.
-fn shape_of(net: &DeltaNet) -> [usize; 3] {
-    [net.channels(), net.values(), net.head_size]
+/// Channels, values and head size of the state that a layer has: a short convolution has channels alone. `None` where the layer has attention.
+fn state_shape(l: &LayerConfig) -> Option<[usize; 3]> {
+    let of_conv = l.short_conv.map(|conv| [conv.channels, 0, 0]);
+    l.delta.map(|net| [net.channels(), net.values(), net.head_size]).or(of_conv)
 }

@@ -62,11 +62,13 @@ impl<'a> Decoder<'a> {
         rms_norm::plain::forward(rec, &w.normed, &w.stream, &model.layers[0].attn_norm, None, 1.0, rows);
     }
 
-    /// Attention or a delta net, the residual sum, and the norm before the feed-forward block.
+    /// Attention, a delta net or a short convolution, the residual sum, and the norm before the feed-forward block.
     fn mixer(&self, rec: &mut Recorder<'a>, layer: usize, rows: usize) {
-        match &self.w.model.layers[layer].delta {
-            Some(net) => self.delta_net(rec, layer, net, rows),
-            None => self.attention(rec, layer, rows),
+        let lw = &self.w.model.layers[layer];
+        match (&lw.delta, &lw.short_conv) {
+            (Some(net), _) => self.delta_net(rec, layer, net, rows),
+            (_, Some(conv)) => self.short_conv(rec, layer, conv, rows),
+            _ => self.attention(rec, layer, rows),
         }
     }
 
@@ -127,14 +129,17 @@ impl<'a> Decoder<'a> {
         self.attention_end(rec, layer, &y, rows);
     }
 
-    /// The matrices of queries, keys and values; none where there is a delta net.
+    /// The matrices of queries, keys and values, or that of a short convolution's input; none where there is a delta net.
     fn qkv(&self, layer: usize) -> Vec<&'a Weight> {
         let (l, lw) = (&self.w.model.config().layers[layer], &self.w.model.layers[layer]);
+        if let Some(conv) = &lw.short_conv {
+            return vec![&conv.in_proj];
+        }
         let own = lw.attn_k.iter().chain(&lw.attn_v).filter(|_| l.kv_donor.is_none());
         lw.attn_q.iter().chain(own).collect()
     }
 
-    /// The residual sum after attention or a delta net, and the norm before the feed-forward block.
+    /// The residual sum after attention or what stands in its place, and the norm before the feed-forward block.
     pub(super) fn attention_end(&self, rec: &mut Recorder<'a>, layer: usize, y: &Unfinished, rows: usize) {
         let (w, lw) = (self.w, &self.w.model.layers[layer]);
         let readers: Vec<&Weight> = lw.dense.iter().flat_map(|dense| [&dense.gate, &dense.up]).collect();

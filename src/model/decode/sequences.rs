@@ -62,7 +62,7 @@ impl<'a> Sequences<'a> {
         self.lens[of] == 0
     }
 
-    /// Bytes of the adapter, the key-value caches and the states of delta nets.
+    /// Bytes of the adapter, the key-value caches and the states of delta nets and short convolutions.
     pub fn bytes(&self) -> u64 {
         self.decoder.bytes()
     }
@@ -120,7 +120,9 @@ impl<'a> Sequences<'a> {
             for state in self.decoder.states.iter().flatten() {
                 let Some((_, [history, values])) = state.of else { continue };
                 for (buffer, bytes) in [(&state.history, history), (&state.state, values)] {
-                    copy::forward(&mut rec, buffer, [from, to].map(|of| of as u64 * bytes), bytes);
+                    if bytes > 0 {
+                        copy::forward(&mut rec, buffer, [from, to].map(|of| of as u64 * bytes), bytes);
+                    }
                 }
             }
             (self.lens[to], self.seen[to]) = (len, self.seen[from]);

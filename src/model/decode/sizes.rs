@@ -2,7 +2,7 @@
 
 use super::lengths::{Lengths, buffer, rows};
 use super::step::{STEP, Step};
-use super::{adapter, delta, shape_of};
+use super::{adapter, delta, state_shape};
 use crate::adapter::lora::Slot;
 use crate::base::config::{Config, Experts, LayerConfig};
 use crate::base::{Base, Tensor};
@@ -26,7 +26,7 @@ pub(super) struct Sizes {
     pub rank: usize,
     /// Products of one input.
     pub products: usize,
-    /// Outputs of attention, gates, and values of delta nets.
+    /// Outputs of attention and short convolutions, gates, and values of delta nets.
     pub wide: usize,
     /// Query heads, and their columns.
     pub queries: [usize; 2],
@@ -50,10 +50,11 @@ impl Sizes {
         let products = widest(&|l| {
             let queries = if l.output_gate { 2 * l.heads } else { l.heads };
             let heads = (queries + if l.kv_donor.is_none() { 2 * l.kv_heads } else { 0 }) * l.head_size;
-            heads.max(2 * l.ffn_width).max(d).max(p)
+            heads.max(2 * l.ffn_width).max(d).max(p).max(3 * l.short_conv.map_or(0, |conv| conv.channels))
         });
         let wide = widest(&|l| {
-            (l.heads * l.head_size).max(l.ffn_width).max(p).max(l.delta.map_or(0, |net| net.values()))
+            let of_state = l.delta.map(|net| net.values()).or(l.short_conv.map(|conv| conv.channels));
+            (l.heads * l.head_size).max(l.ffn_width).max(p).max(of_state.unwrap_or(0))
         });
         let of_experts = |shape: Experts| {
             // The router and a shared expert's score read the same input.
@@ -131,8 +132,8 @@ pub fn bytes(gpu: &Gpu, base: &Base, lengths: Lengths, slots: &[Slot], rank: usi
     let config = base.config();
     let sizes = Sizes::new(gpu, config, lengths, rank, 1);
     let caches = (0..config.layers.len()).map(|layer| sizes.lengths.cache_bytes(config, layer));
-    let states = config.layers.iter().filter_map(|l| l.delta);
-    let states = states.map(|net| Carried::bytes(net.channels(), net.values(), net.head_size));
+    let states = config.layers.iter().filter_map(state_shape);
+    let states = states.map(|[channels, values, size]| Carried::bytes(channels, values, size));
     sizes.bytes(gpu, base)
         + caches.sum::<u64>()
         + states.sum::<u64>()
@@ -159,8 +160,8 @@ pub fn bytes_of_sequences(
 /// Bytes of one of several sequences.
 fn bytes_of_one(config: &Config, lengths: Lengths) -> u64 {
     let caches = (0..config.layers.len()).map(|layer| lengths.cache_bytes_of_each(config, layer));
-    let states = config.layers.iter().filter_map(|l| l.delta);
-    let states = states.map(|net| Carried::bytes_of_each(shape_of(&net)).iter().sum::<u64>());
+    let states = config.layers.iter().filter_map(state_shape);
+    let states = states.map(|shape| Carried::bytes_of_each(shape).iter().sum::<u64>());
     caches.sum::<u64>() + states.sum::<u64>()
 }
 
@@ -174,8 +175,7 @@ pub(in crate::model) fn sequences_that_fit(
 ) -> usize {
     let lengths = Sizes::new(gpu, config, lengths, 0, STEP).lengths;
     let caches = (0..config.layers.len()).map(|layer| lengths.cache_bytes_of_each(config, layer));
-    let states = config.layers.iter().filter_map(|l| l.delta);
-    let states = states.flat_map(|net| Carried::bytes_of_each(shape_of(&net)));
+    let states = config.layers.iter().filter_map(state_shape).flat_map(Carried::bytes_of_each);
     let largest = caches.chain(states).max().unwrap_or(1).max(1);
     let fit = (gpu.max_binding_bytes() / largest).min(room / bytes_of_one(config, lengths).max(1));
     wanted.min(STEP).min(fit as usize).max(1)

@@ -23,7 +23,7 @@ pub const CHUNK: usize = 512;
 /// The longest context, at most `wanted`, whose cache fits the device's bindings.
 pub fn longest_context(gpu: &Gpu, config: &Config, wanted: usize) -> usize {
     let full =
-        config.layers.iter().filter(|l| l.kv_donor.is_none() && l.window.is_none() && l.delta.is_none());
+        config.layers.iter().filter(|l| l.kv_donor.is_none() && l.window.is_none() && l.has_attention());
     let row_bytes = full.map(|l| 2 * l.kv_heads * l.head_size * 4).max().unwrap_or(1);
     wanted.min(gpu.max_binding_bytes() as usize / row_bytes)
 }

@@ -11,7 +11,7 @@ use super::batch::{Batch, ExpertLoras};
 use super::offload;
 use super::upload::Upload;
 use crate::base::Module;
-use crate::base::config::Activation;
+use crate::base::config::{Activation, Gating};
 use crate::gpu::{Gpu, GpuError};
 use crate::memory::{ExpertActs, ExpertScratch};
 use crate::ops::act::Act;
@@ -31,8 +31,9 @@ pub use shared::Beside;
 
 /// The weights of one layer's experts.
 pub(super) struct Experts {
-    router_norm: Norm, // where norms surround the experts: its scale and 1/√D
-    router: Weight,    // [E, D]
+    router_norm: Norm,       // where norms surround the experts: its scale and 1/√D
+    router: Weight,          // [E, D]
+    selection: Option<Rows>, // biases of the choice alone, where there are any [E]
     /// `[E, 2·F, D]`, or gate and up `[E, F, D]` where the file has them apart.
     gate_up: Vec<ExpertWeight>,
     down: ExpertWeight, // [E, D, F]
@@ -71,6 +72,14 @@ impl Experts {
                 false => norm("ffn_norm")?,
             },
             router: upload.matrix(&name("ffn_gate_inp")).await?,
+            selection: match shape.experts.map(|experts| experts.gating) {
+                Some(Gating::Sigmoid) => {
+                    let values = base.vector(&name("exp_probs_b.bias"));
+                    let stride = values.len().next_multiple_of(4);
+                    Some(Rows { buffer: gpu.upload("biases of the choice", &values)?, stride, start: 0 })
+                }
+                _ => None,
+            },
             gate_up,
             down,
             biases: [
@@ -166,9 +175,10 @@ impl Experts {
         scratch: &ExpertScratch,
         score: impl FnOnce(&mut Pass, &[Projection], &Act),
     ) {
+        let scores = if acts.groups.experts.keeps_scores() { &acts.scores } else { &scratch.scores };
         rms_norm::forward(p, &scratch.normed, stream, &self.router_norm);
-        score(p, &self.scores(&acts.shared_scores, &scratch.scores), &scratch.normed);
-        router::forward(p.rec.now(), &acts.groups, scratch.scores.rows(), p.tokens);
+        score(p, &self.scores(&acts.shared_scores, scores), &scratch.normed);
+        router::forward(p.rec.now(), &acts.groups, scores.rows(), self.selection.as_ref(), p.tokens);
     }
 
     /// Adds to `dstream` the gradient that comes from that of `acts.output`, held in `scratch.normed`, which is overwritten, and from that
@@ -190,7 +200,8 @@ impl Experts {
         rms_norm::backward_add(p, dstream, gradient, stream, &self.input_norm, 1.0);
 
         let dscores = &scratch.scores;
-        router::backward(p.rec.now(), dscores.rows(), &scratch.dweights, &acts.groups, p.tokens);
+        let (scores, dweights) = (acts.scores.rows(), &scratch.dweights);
+        router::backward(p.rec.now(), dscores.rows(), dweights, scores, &acts.groups, p.tokens);
         rms_norm::forward(p, gradient, stream, &self.router_norm);
         // The products read the router's input before they write the gradient in its place.
         let gradients = self.scores(&scratch.dshared_scores, dscores);

@@ -3,7 +3,8 @@
 use super::super::backward::dattn_k;
 use super::super::batch::Batch;
 use super::super::delta::remember_backward;
-use super::super::{DeltaLayer, Model};
+use super::super::short_conv::convolve_backward;
+use super::super::{DeltaLayer, Model, ShortConvLayer};
 use super::Part;
 use crate::base::Module;
 use crate::memory::{Chunk, Saved, Temp};
@@ -28,12 +29,13 @@ impl Model<'_> {
         }
         p.over(batch.all().range());
         for part in &parts {
-            match &w.delta {
-                Some(delta) => self.delta_part_backward(p, batch, part, delta),
-                None => self.attention_part_backward(p, batch, part),
+            match (&w.delta, &w.short_conv) {
+                (Some(delta), _) => self.delta_part_backward(p, batch, part, delta),
+                (_, Some(conv)) => self.short_conv_part_backward(p, batch, part, conv),
+                _ => self.attention_part_backward(p, batch, part),
             }
         }
-        if w.delta.is_none() {
+        if self.config().layers[layer].has_attention() {
             self.keys_backward(p, batch, layer, &a, &s);
         }
         for chunk in batch.acts.chunks(batch.inputs.tokens) {
@@ -57,9 +59,10 @@ impl Model<'_> {
             part.put_output(p, batch, self.output_of_parts(layer), staged, chunk);
         }
         let doutput = &s.doutput.rows_from(chunk.first);
-        let gradients: Vec<Projection> = match &w.delta {
-            Some(delta) => vec![(Module::SsmOut, &delta.out, doutput)],
-            None => w.attn_output.iter().map(|w| (Module::AttnOutput, w, doutput)).collect(),
+        let gradients: Vec<Projection> = match (&w.delta, &w.short_conv) {
+            (Some(delta), _) => vec![(Module::SsmOut, &delta.out, doutput)],
+            (_, Some(conv)) => vec![(Module::ShortconvOutProj, &conv.out_proj, doutput)],
+            _ => w.attn_output.iter().map(|w| (Module::AttnOutput, w, doutput)).collect(),
         };
         let dstaged = &s[Temp::StagedInput].reshaped(staged.rows().stride);
         let lora = batch.lora(layer, Input::Attention);
@@ -111,6 +114,14 @@ impl Model<'_> {
         remember_backward(p, w, &a, &s, &self.delta_of(batch, part, w, &frozen));
     }
 
+    /// From the gradient of the input of the output projection to that of the result of the first product, of a part of the channels.
+    fn short_conv_part_backward(&self, p: &mut Pass, batch: &Batch, part: &Part, w: &ShortConvLayer) {
+        let a = batch.layer_part(part.layer, part.part, batch.all());
+        let s = batch.acts.backward_scratch_of(part.layer, part.part, batch.all());
+        let taps = self.taps_of(p, part, w, &s);
+        convolve_backward(p, &a, &s, &self.convolution_of(batch, part, &taps), batch.inputs);
+    }
+
     /// From the gradients of the results of the first products to that of the layer's normed input, of the tokens of `chunk`.
     fn inputs_backward(&self, p: &mut Pass, batch: &Batch, layer: usize, parts: &[Part], chunk: Chunk) {
         let w = &self.layers[layer];
@@ -122,8 +133,12 @@ impl Model<'_> {
                 columns::put(p.rec.now(), s[staged].rows(), &from, part.spans(staged), chunk.tokens);
             }
         }
-        match &w.delta {
-            Some(delta) => {
+        match (&w.delta, &w.short_conv) {
+            (_, Some(conv)) => {
+                let gradients = [(Module::ShortconvInProj, &conv.in_proj, &s[Temp::StagedInput])];
+                self.normed_backward(p, batch, layer, &gradients, chunk);
+            }
+            (Some(delta), _) => {
                 // In the order of a delta net in one part.
                 let gradients: [Projection; 4] = [
                     (Module::SsmAlpha, &delta.alpha, &s[Temp::StagedAlpha]),
@@ -133,7 +148,7 @@ impl Model<'_> {
                 ];
                 self.normed_backward(p, batch, layer, &gradients, chunk);
             }
-            None => {
+            _ => {
                 let l = &self.config().layers[layer];
                 let [dk, dv] = [dattn_k(l), Temp::DAttnV].map(|name| s[name].rows_from(chunk.first));
                 let mut gradients: Vec<Projection> = Vec::with_capacity(3);

@@ -3,7 +3,8 @@
 use super::super::batch::Batch;
 use super::super::delta::remember;
 use super::super::forward::attend;
-use super::super::{DeltaLayer, Model};
+use super::super::short_conv::convolve;
+use super::super::{DeltaLayer, Model, ShortConvLayer};
 use super::Part;
 use crate::base::Module;
 use crate::memory::{Chunk, Saved, Temp};
@@ -24,13 +25,14 @@ impl Model<'_> {
             self.inputs_forward(p, batch, layer, &parts, chunk);
         }
         p.over(batch.all().range());
-        if w.delta.is_none() {
+        if self.config().layers[layer].has_attention() {
             self.keys_forward(p, batch, layer, &a);
         }
         for part in &parts {
-            match &w.delta {
-                Some(delta) => self.delta_part(p, batch, part, delta),
-                None => self.attention_part(p, batch, part),
+            match (&w.delta, &w.short_conv) {
+                (Some(delta), _) => self.delta_part(p, batch, part, delta),
+                (_, Some(conv)) => self.short_conv_part(p, batch, part, conv),
+                _ => self.attention_part(p, batch, part),
             }
         }
         if a[Saved::AttnOutput].is_kept() && a[Saved::ZOutput].is_kept() {
@@ -47,14 +49,15 @@ impl Model<'_> {
         let w = &self.layers[layer];
         let a = batch.layer(layer, chunk);
         let s = batch.acts.backward_scratch(layer, chunk);
-        let outputs: Vec<Projection> = match &w.delta {
-            Some(delta) => vec![
+        let outputs: Vec<Projection> = match (&w.delta, &w.short_conv) {
+            (Some(delta), _) => vec![
                 (Module::AttnQkv, &delta.qkv, &s[Temp::StagedInput]),
                 (Module::AttnGate, &delta.gate, &s[Temp::StagedGate]),
                 (Module::SsmAlpha, &delta.alpha, &s[Temp::StagedAlpha]),
                 (Module::SsmBeta, &delta.beta, &s[Temp::StagedBeta]),
             ],
-            None => w.qkv(&a, &s[Temp::StagedInput]),
+            (_, Some(conv)) => vec![(Module::ShortconvInProj, &conv.in_proj, &s[Temp::StagedInput])],
+            _ => w.qkv(&a, &s[Temp::StagedInput]),
         };
         let lora = batch.lora(layer, Input::AttnNormed);
         linear::forward(p, &outputs, &a[Saved::AttnNormed], lora, &a[Saved::ZAttn]);
@@ -85,6 +88,14 @@ impl Model<'_> {
         remember(p, w, &a, &self.delta_of(batch, part, w, &frozen));
     }
 
+    /// A part of a short convolution's channels, from the result of the first product to the input of the output projection.
+    fn short_conv_part(&self, p: &mut Pass, batch: &Batch, part: &Part, w: &ShortConvLayer) {
+        let a = batch.layer_part(part.layer, part.part, batch.all());
+        let s = batch.acts.backward_scratch_of(part.layer, part.part, batch.all());
+        let taps = self.taps_of(p, part, w, &s);
+        convolve(p, &a, &self.convolution_of(batch, part, &taps), batch.inputs);
+    }
+
     /// The output projection, of the tokens of `chunk`.
     fn output_forward(&self, p: &mut Pass, batch: &Batch, layer: usize, parts: &[Part], chunk: Chunk) {
         let w = &self.layers[layer];
@@ -94,9 +105,10 @@ impl Model<'_> {
         for part in parts {
             part.put_output(p, batch, self.output_of_parts(layer), staged, chunk);
         }
-        let outputs: Vec<Projection> = match &w.delta {
-            Some(delta) => vec![(Module::SsmOut, &delta.out, &a[Saved::AttnOutput])],
-            None => w.attn_output(&a),
+        let outputs: Vec<Projection> = match (&w.delta, &w.short_conv) {
+            (Some(delta), _) => vec![(Module::SsmOut, &delta.out, &a[Saved::AttnOutput])],
+            (_, Some(conv)) => vec![(Module::ShortconvOutProj, &conv.out_proj, &a[Saved::AttnOutput])],
+            _ => w.attn_output(&a),
         };
         let lora = batch.lora(layer, Input::Attention);
         linear::forward(p, &outputs, staged, lora, &a[Saved::ZOutput]);

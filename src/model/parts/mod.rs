@@ -1,4 +1,4 @@
-//! Attention and delta nets whose heads are divided into parts, because buffers of all heads over all tokens would be too long.
+//! Attention and delta nets whose heads, and short convolutions whose channels, are divided into parts, because buffers of all heads over all tokens would be too long.
 //!
 //! Products read and write all heads, of a chunk of the tokens at a time. Their columns are copied to and from the parts' buffers, and each
 //! part runs over all tokens as a whole layer of fewer heads does. So no kernel knows of parts.
@@ -7,7 +7,7 @@ mod backward;
 mod forward;
 
 use super::batch::Batch;
-use super::{DeltaLayer, Model};
+use super::{DeltaLayer, Model, ShortConvLayer};
 use crate::base::config::DeltaNet;
 use crate::memory::{Chunk, PartSpans, Saved, ScratchActs, Temp};
 use crate::ops::Rows;
@@ -16,6 +16,7 @@ use crate::ops::attention::Attention;
 use crate::ops::columns;
 use crate::ops::delta::{Delta, Frozen};
 use crate::ops::pass::Pass;
+use crate::ops::short_conv::{Convolution, Taps};
 
 /// One part of the heads of a layer.
 struct Part {
@@ -38,7 +39,7 @@ impl Model<'_> {
     /// The results of a layer's first products.
     fn inputs_of_parts(&self, layer: usize) -> Vec<Halves> {
         let l = &self.config().layers[layer];
-        match (l.delta, l.output_gate) {
+        match (l.delta, l.output_gate || l.short_conv.is_some()) {
             (None, false) => vec![(Temp::StagedInput, Saved::AttnQ)],
             (None, true) => vec![(Temp::StagedInput, Saved::MixerInput)],
             (Some(_), _) => vec![
@@ -53,7 +54,7 @@ impl Model<'_> {
     /// The input of the output projection.
     fn output_of_parts(&self, layer: usize) -> Saved {
         let l = &self.config().layers[layer];
-        if l.delta.is_some() || l.output_gate { Saved::GatedAttention } else { Saved::Attention }
+        if !l.has_attention() || l.output_gate { Saved::GatedAttention } else { Saved::Attention }
     }
 
     /// Attention of a part; `s` has room for its sinks.
@@ -102,6 +103,21 @@ impl Model<'_> {
         let parts = batch.acts.parts(part.layer);
         let (key_heads, value_heads) = (whole.key_heads / parts, whole.value_heads / parts);
         Delta { key_heads, value_heads, frozen, ..whole }
+    }
+
+    /// The weights of a part of a short convolution's channels, in memory of `s`.
+    fn taps_of(&self, p: &mut Pass, part: &Part, w: &ShortConvLayer, s: &ScratchActs) -> Taps {
+        let conv = self.config().layers[part.layer].short_conv.expect("the layer has a short convolution");
+        let own = s[Temp::PartTaps].rows();
+        let spans: Vec<columns::Span> = part.spans.output.iter().map(|span| span.times(4)).collect();
+        columns::take(p.rec.now(), own, &w.taps.as_rows(conv.channels), &spans, 1);
+        Taps::in_rows(own)
+    }
+
+    /// The convolution of a part, with `taps`.
+    fn convolution_of<'a>(&self, batch: &Batch, part: &Part, taps: &'a Taps) -> Convolution<'a> {
+        let whole = self.convolution(part.layer, taps, batch.inputs);
+        Convolution { channels: whole.channels / batch.acts.parts(part.layer), ..whole }
     }
 
     /// The frozen parameters of a part of a delta net's heads, in memory of `s`.

@@ -9,7 +9,7 @@ use crate::ops::Rows;
 pub struct Carried {
     /// Inputs of the convolution; those of token `p` are in row `p % 4` `[4, C]`.
     pub history: wgpu::Buffer,
-    /// `S` of every head `[Hv, K, K]`.
+    /// `S` of every head `[Hv, K, K]`; nothing of a short convolution.
     pub state: wgpu::Buffer,
     /// The sequence that [`forward`] continues, and the number of bytes of each sequence in either buffer; `None` if there is one only.
     pub of: Option<(usize, [u64; 2])>,
@@ -55,6 +55,11 @@ impl Carried {
         let part = |i: usize| self.of.map(|(of, bytes)| (of as u64 * bytes[i], bytes[i]));
         let [history, state] = [(&self.history, part(0)), (&self.state, part(1))];
         [history, state].map(|(buffer, range)| Binding { index, buffer, range })
+    }
+
+    /// The inputs of the convolution of the sequence that a pass continues.
+    pub(in crate::ops) fn bind_history(&self, index: u32) -> Binding<'_> {
+        self.bind(index)[0]
     }
 
     /// Bytes of [`Carried::new`].

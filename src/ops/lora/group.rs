@@ -7,9 +7,9 @@ use crate::ops::dropout::Mask;
 /// An activation that adapted matrices of a layer read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Input {
-    /// The output of `attn_norm`, read by q, k and v, or by all but the last matrix of a delta net.
+    /// The output of `attn_norm`, read by q, k and v, or by all but the last matrix of a delta net or a short convolution.
     AttnNormed,
-    /// The output of attention, or of a delta net.
+    /// The output of attention, a delta net or a short convolution.
     Attention,
     /// The output of `ffn_norm`, read by gate and up.
     FfnNormed,
@@ -46,7 +46,8 @@ impl Input {
         match module {
             Module::AttnQ | Module::AttnK | Module::AttnV => Input::AttnNormed,
             Module::AttnQkv | Module::AttnGate | Module::SsmAlpha | Module::SsmBeta => Input::AttnNormed,
-            Module::AttnOutput | Module::SsmOut => Input::Attention,
+            Module::ShortconvInProj => Input::AttnNormed,
+            Module::AttnOutput | Module::SsmOut | Module::ShortconvOutProj => Input::Attention,
             Module::FfnGate | Module::FfnUp | Module::FfnGateShexp | Module::FfnUpShexp => Input::FfnNormed,
             Module::FfnDown | Module::FfnDownShexp => Input::Gated,
             Module::InpGate => Input::AfterFfn,

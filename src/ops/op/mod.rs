@@ -100,7 +100,7 @@ const ATTENTION: &[Variant] =
     &[Variant::F32, Variant::Plain, Variant::F16, Variant::Coop8, Variant::Coop16, Variant::Cuda];
 
 /// Every op.
-pub static OPS: [Op; 34] = [
+pub static OPS: [Op; 35] = [
     op("adamw", Kind::Optimizer, F32, &[]),
     op("argmax", Kind::Other, F32, &[]),
     op(
@@ -155,7 +155,7 @@ pub static OPS: [Op; 34] = [
     ),
     op("dropout", Kind::Adapter, F32, &[]),
     op("embedding", Kind::Other, F32, &[]),
-    op("experts", Kind::Other, F32, &[]),
+    op("experts", Kind::Other, F32, &[("router", routers)]),
     op(
         "gated",
         Kind::Other,
@@ -223,6 +223,7 @@ pub static OPS: [Op; 34] = [
     op("row_factors", Kind::Product, &[Variant::F16], &[]),
     op("row_status", Kind::Loss, &[Variant::F32, Variant::Packed], &[]),
     op("scale", Kind::Other, F32, &[]),
+    op("short_conv", Kind::Other, F32, &[("plain", short_convolutions)]),
     op("update_norm", Kind::Optimizer, F32, &[]),
 ];
 

@@ -1,9 +1,9 @@
 //! Sizes of the shaders, with values that cover what the ops ask for.
 
 use super::Sizes;
-use crate::base::config::Activation;
+use crate::base::config::{Activation, Gating};
 use crate::ops::lora::{coop16_gradients, coop16_project};
-use crate::ops::{attention, block_end, delta, gated, heads};
+use crate::ops::{attention, block_end, delta, experts, gated, heads, short_conv};
 
 pub(super) fn each(name: &'static str, values: &[u32]) -> Vec<Sizes> {
     values.iter().map(|value| vec![(name, *value)]).collect()
@@ -11,6 +11,18 @@ pub(super) fn each(name: &'static str, values: &[u32]) -> Vec<Sizes> {
 
 pub(super) fn activations() -> Vec<Sizes> {
     Activation::ALL.map(|activation| gated::sizes(activation).to_vec()).to_vec()
+}
+
+pub(super) fn short_convolutions() -> Vec<Sizes> {
+    [(false, false), (true, false), (true, true)]
+        .map(|(carried, each)| short_conv::sizes(carried, each).to_vec())
+        .to_vec()
+}
+
+pub(super) fn routers() -> Vec<Sizes> {
+    [Gating::Chosen, Gating::All, Gating::Sigmoid]
+        .map(|gating| experts::router::sizes(gating).to_vec())
+        .to_vec()
 }
 
 pub(super) fn tiled_products() -> Vec<Sizes> {

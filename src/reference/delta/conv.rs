@@ -14,17 +14,15 @@ pub fn backward(dy: &[f64], w: &[f64], starts: &[u32]) -> Vec<f64> {
     dx
 }
 
-/// Weights per channel.
-const TAPS: usize = 4;
-
 /// Calls `tap` with the output, the input and the weight of every product.
 fn taps(values: usize, weights: usize, starts: &[u32], mut tap: impl FnMut(usize, usize, usize)) {
-    let channels = weights / TAPS;
-    assert_eq!(values, starts.len() * channels);
+    let channels = values / starts.len().max(1);
+    let of_each = weights / channels.max(1);
+    assert_eq!((values, weights), (starts.len() * channels, of_each * channels));
     for t in 0..starts.len() {
-        for j in (0..TAPS).filter(|j| t + j >= starts[t] as usize + TAPS - 1) {
+        for j in (0..of_each).filter(|j| t + j + 1 >= starts[t] as usize + of_each) {
             for c in 0..channels {
-                tap(t * channels + c, (t + j + 1 - TAPS) * channels + c, c * TAPS + j);
+                tap(t * channels + c, (t + j + 1 - of_each) * channels + c, c * of_each + j);
             }
         }
     }

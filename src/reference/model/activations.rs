@@ -50,6 +50,8 @@ pub struct LayerActivations {
     pub lse: Vec<f64>,
     /// Activations within the delta net; `None` in layers with attention.
     pub delta: Option<DeltaActivations>,
+    /// Activations within the short convolution; `None` in other layers.
+    pub short_conv: Option<ShortConvActivations>,
     /// Output projection before `post_attention_norm`, `[T, D]`.
     pub attn_output: Vec<f64>,
     /// Residual stream after attention, `[T, D]`.
@@ -106,5 +108,14 @@ pub struct DeltaActivations {
     /// Output of the recurrence, `[T, Hv, K]`.
     pub output: Vec<f64>,
     /// Input of the output projection, `[T, Hv, K]`.
+    pub gated: Vec<f64>,
+}
+
+/// Activations within a short convolution of `C` channels.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ShortConvActivations {
+    /// Output of the first matrix, `[T, 3, C]`.
+    pub bcx: Vec<f64>,
+    /// Input of the output matrix, `[T, C]`.
     pub gated: Vec<f64>,
 }

@@ -91,9 +91,12 @@ impl Model<'_> {
         }
 
         let doutput = norm_if_backward(&dh, &a.attn_output, w.post_attention_norm.as_ref(), d, eps);
-        let dnormed = match (&l.delta, &a.delta) {
-            (Some(delta), Some(inner)) => {
+        let dnormed = match (&l.delta, &a.delta, &w.short_conv, &a.short_conv) {
+            (Some(delta), Some(inner), ..) => {
                 self.delta_backward(layer, delta, batch, &doutput, (inner, acts), grads)
+            }
+            (.., Some(conv), Some(inner)) => {
+                self.short_conv_backward(layer, conv, batch, &doutput, (inner, acts), grads)
             }
             _ => self.attention_backward(layer, batch, &doutput, acts, shared, grads),
         };

@@ -88,13 +88,19 @@ impl Model<'_> {
         let mut a = LayerActivations::default();
 
         a.attn_normed = norm_if(h, w.attn_norm.as_ref(), d, eps);
-        a.attn_output = match &l.delta {
-            Some(delta) => {
+        a.attn_output = match (&l.delta, &w.short_conv) {
+            (Some(delta), _) => {
                 let (inner, output) = self.delta_forward(layer, delta, batch, &a.attn_normed, &mut acts.z);
                 a.delta = Some(inner);
                 output
             }
-            None => self.attention_forward(layer, batch, &mut a, &acts.layers, &mut acts.z),
+            (_, Some(conv)) => {
+                let (x, z) = (&a.attn_normed, &mut acts.z);
+                let (inner, output) = self.short_conv_forward(layer, conv, batch, x, z);
+                a.short_conv = Some(inner);
+                output
+            }
+            _ => self.attention_forward(layer, batch, &mut a, &acts.layers, &mut acts.z),
         };
         let (h, z) = (&acts.hidden[layer], &mut acts.z);
         a.after_attention = norm_if(&a.attn_output, w.post_attention_norm.as_ref(), d, eps);
@@ -195,7 +201,7 @@ impl Model<'_> {
             None => a.ffn_normed.clone(),
         };
         let scores = self.adapted(layer, Module::FfnGateInp, &router_normed, &w.router, z);
-        let routing = router::forward(&scores, l.count, l.used, chosen);
+        let routing = router::forward(&scores, &l, &w.selection, chosen);
         let normed = match &w.norms {
             Some(norms) => rms_norm::forward(&a.after_attention, Some(&norms.pre_ffw_norm_2), d, eps),
             None => a.ffn_normed.clone(),

@@ -5,6 +5,7 @@ mod backward;
 mod delta;
 mod forward;
 mod random;
+mod short_conv;
 mod tensors;
 mod weights;
 
@@ -15,11 +16,13 @@ use crate::base::Module;
 use crate::base::config::Config;
 use crate::reference::{experts, rms_norm};
 
-pub use activations::{Activations, DeltaActivations, ExpertActivations, LayerActivations};
+pub use activations::{
+    Activations, DeltaActivations, ExpertActivations, LayerActivations, ShortConvActivations,
+};
 pub use tensors::WeightsError;
 pub use weights::{
     DeltaWeights, ExpertNorms, ExpertWeights, LayerWeights, PerLayerBranchWeights, PerLayerInputWeights,
-    Weights,
+    ShortConvWeights, Weights,
 };
 
 /// A frozen base with an adapter. Its methods are `forward`, `logits`, `loss` and `backward`.

@@ -7,10 +7,10 @@ use rand_chacha::ChaCha8Rng;
 
 use super::weights::{
     DeltaWeights, ExpertNorms, ExpertWeights, LayerWeights, PerLayerBranchWeights, PerLayerInputWeights,
-    Weights,
+    ShortConvWeights, Weights,
 };
 use crate::base::Module;
-use crate::base::config::{Config, DeltaNet, Experts};
+use crate::base::config::{Config, DeltaNet, Experts, Gating};
 
 impl Weights {
     /// Random weights at scales at which every path matters: embeddings of RMS 1, moderate attention scores, branches that
@@ -44,7 +44,7 @@ impl LayerWeights {
         let l = &config.layers[layer];
         let (d, p, f) = (config.width, config.per_layer_width, l.ffn_width);
         let (queries, keys) = (l.heads * l.head_size, l.kv_heads * l.head_size);
-        let has_attention = l.delta.is_none();
+        let has_attention = l.has_attention();
         let own_keys = l.kv_donor.is_none() && has_attention;
         let q_rows = if l.output_gate { 2 * queries } else { queries };
         // Scores are sums of K products of unit-RMS elements and of both norms: keep their spread near 1.5.
@@ -73,6 +73,11 @@ impl LayerWeights {
             experts: l.experts.map(|e| ExpertWeights::random(&e, d, l.has_expert_norms(), normal)),
             sinks: l.sinks.then(|| normal.vec(l.heads, 0.0, 1.0)),
             delta: l.delta.map(|delta| DeltaWeights::random(&delta, d, normal)),
+            short_conv: l.short_conv.map(|conv| ShortConvWeights {
+                in_proj: normal.matrix(3 * conv.channels, d),
+                taps: normal.vec(conv.channels * conv.taps, 0.0, 0.7),
+                out_proj: normal.matrix(d, conv.channels),
+            }),
             biases: biases(config, layer, normal),
         }
     }
@@ -104,6 +109,10 @@ impl ExpertWeights {
         let router_scale = has_norms.then(|| normal.vec(d, 1.5 * (d as f64).sqrt(), 0.2));
         ExpertWeights {
             router,
+            selection: match experts.gating {
+                Gating::Sigmoid => normal.vec(count, 0.0, 0.3),
+                Gating::Chosen | Gating::All => Vec::new(),
+            },
             gate_up: normal.matrix(count * 2 * width, d),
             down: normal.matrix(count * d, width),
             down_scale: match has_norms {

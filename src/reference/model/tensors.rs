@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::weights::*;
 use crate::base::Module;
-use crate::base::config::{Config, DeltaNet, Experts, LayerConfig, interleaved_row};
+use crate::base::config::{Config, DeltaNet, Experts, Gating, LayerConfig, ShortConv, interleaved_row};
 
 /// Why tensors do not form a model.
 #[derive(Debug, thiserror::Error, PartialEq)]
@@ -95,7 +95,7 @@ impl LayerWeights {
         let (d, p, f) = (config.width, config.per_layer_width, l.ffn_width);
         let (queries, keys) = (l.heads * l.head_size, l.kv_heads * l.head_size);
         let (mut attn_k, mut attn_v, mut attn_k_norm, mut per_layer) = (None, None, None, None);
-        let has_attention = l.delta.is_none();
+        let has_attention = l.has_attention();
         if l.kv_donor.is_none() && has_attention {
             attn_k = Some(in_order(l, &required("attn_k", keys * d)?, d));
             if l.qk_norm {
@@ -159,10 +159,28 @@ impl LayerWeights {
             post_ffw_norm,
             sinks,
             delta: l.delta.map(|delta| DeltaWeights::from_tensors(&delta, d, required)).transpose()?,
+            short_conv: match &l.short_conv {
+                Some(conv) => Some(ShortConvWeights::from_tensors(conv, d, required)?),
+                None => None,
+            },
             biases,
             per_layer,
             experts: None,
             output_scale,
+        })
+    }
+}
+
+impl ShortConvWeights {
+    fn from_tensors(
+        conv: &ShortConv,
+        d: usize,
+        required: &mut impl FnMut(&str, usize) -> Result<Vec<f64>, WeightsError>,
+    ) -> Result<ShortConvWeights, WeightsError> {
+        Ok(ShortConvWeights {
+            in_proj: required("shortconv.in_proj", 3 * conv.channels * d)?,
+            taps: required("shortconv.conv", conv.channels * conv.taps)?,
+            out_proj: required("shortconv.out_proj", d * conv.channels)?,
         })
     }
 }
@@ -207,6 +225,10 @@ impl ExpertWeights {
         };
         Ok(ExpertWeights {
             router: required("ffn_gate_inp", count * d)?,
+            selection: match experts.gating {
+                Gating::Sigmoid => required("exp_probs_b.bias", count)?,
+                Gating::Chosen | Gating::All => Vec::new(),
+            },
             gate_up,
             down: required("ffn_down_exps", count * d * width)?,
             down_scale: match has_norms {

@@ -72,6 +72,8 @@ pub struct LayerWeights {
     pub sinks: Option<Vec<f64>>,
     /// The delta net in the place of attention, whose matrices are empty then; `None` where the layer has attention.
     pub delta: Option<DeltaWeights>,
+    /// The short convolution in the place of attention; `None` where the layer has attention or a delta net.
+    pub short_conv: Option<ShortConvWeights>,
     /// Frozen biases `[out]` of the matrices that have one; for experts `[E, out]`.
     pub biases: BTreeMap<Module, Vec<f64>>,
 }
@@ -99,6 +101,17 @@ pub struct DeltaWeights {
     pub out: Vec<f64>,
 }
 
+/// A gated short convolution.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ShortConvWeights {
+    /// `shortconv.in_proj`, `[3·C, D]`.
+    pub in_proj: Vec<f64>,
+    /// `shortconv.conv`, `[C, n]`.
+    pub taps: Vec<f64>,
+    /// `shortconv.out_proj`, `[D, C]`.
+    pub out_proj: Vec<f64>,
+}
+
 /// The weights that apply a layer's per-layer input.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PerLayerBranchWeights {
@@ -115,6 +128,8 @@ pub struct PerLayerBranchWeights {
 pub struct ExpertWeights {
     /// `ffn_gate_inp`, `[E, D]`.
     pub router: Vec<f64>,
+    /// `exp_probs_b.bias`, `[E]`, which is added to sigmoids for the choice alone; empty without.
+    pub selection: Vec<f64>,
     /// `ffn_gate_up_exps`, `[E, 2·F, D]`: an expert's gate rows precede its up rows.
     pub gate_up: Vec<f64>,
     /// `ffn_down_exps`, `[E, D, F]`.

@@ -1,7 +1,7 @@
 //! Mixtures of experts: the router, rows grouped by expert, their products, gates and gradients, and the way back to tokens.
 
 use super::products::columns;
-use crate::base::config::{Activation, Experts};
+use crate::base::config::{Activation, Experts, Gating};
 use crate::base::formats::{GgmlType, dequantize, random_blocks};
 use crate::gpu::GpuError;
 use crate::ops::Rows;
@@ -20,7 +20,7 @@ use crate::reference::{self, Routing};
 use crate::selftest::bench::{Bench, Block, F16, F32, plus, values, wide};
 
 /// Experts, and tokens: several tiles for some experts, padding in every last one.
-const EXPERTS: Experts = Experts { count: 5, used: 2, width: 36, shared: false };
+const EXPERTS: Experts = Experts { count: 5, used: 2, width: 36, shared: false, gating: Gating::Chosen };
 const TOKENS: usize = 90;
 /// Rank of the adapters: what matrices of 16×16 take.
 const RANK: usize = 16;
@@ -29,6 +29,7 @@ const RANK: usize = 16;
 struct Grouped {
     groups: Groups,
     routing: Routing,
+    scores: Block,
     tokens: usize,
     /// Choice of each row, `None` in padding.
     rows: Vec<Option<usize>>,
@@ -36,15 +37,23 @@ struct Grouped {
 
 impl Grouped {
     fn new(b: &Bench, tokens: usize) -> Result<Grouped, GpuError> {
-        let Experts { count, used, .. } = EXPERTS;
+        Grouped::gated(b, tokens, Gating::Chosen)
+    }
+
+    fn gated(b: &Bench, tokens: usize, gating: Gating) -> Result<Grouped, GpuError> {
+        let experts = Experts { gating, ..EXPERTS };
+        let Experts { count, used, .. } = experts;
+        let selection = values(2, count);
         let favour = |i: usize| 1.0 / (1 + i % count) as f32;
         let scores: Vec<f32> =
             values(1, tokens * count).iter().enumerate().map(|(i, s)| 2.0 * s + favour(i)).collect();
-        let routing = reference::router::forward(&wide(&scores), count, used, None);
-        let groups = Groups::new(b.gpu, EXPERTS, tokens + 3)?;
+        let routing = reference::router::forward(&wide(&scores), &experts, &wide(&selection), None);
+        let groups = Groups::new(b.gpu, experts, tokens + 3)?;
+        let biases = b.input(count, &selection)?;
+        let biases = (gating == Gating::Sigmoid).then_some(biases.rows());
         let scores = b.input(count, &scores)?;
         b.run(|rec| {
-            router::forward(rec, &groups, scores.rows(), tokens);
+            router::forward(rec, &groups, scores.rows(), biases, tokens);
             groups.sort(rec, tokens);
         })?;
         let mut rows = Vec::new();
@@ -53,7 +62,7 @@ impl Grouped {
             rows.resize(rows.len().next_multiple_of(groups.tile), None);
         }
         rows.resize(groups.most_rows(tokens), None);
-        Ok(Grouped { groups, routing, tokens, rows })
+        Ok(Grouped { groups, routing, scores, tokens, rows })
     }
 
     /// Rows in the order of the groups, `of(choice)` each; padding holds zeros.
@@ -75,12 +84,19 @@ impl Grouped {
 
 /// Chosen experts and their weights, the gradient of the scores, and the order of the rows.
 pub fn routers(b: &mut Bench) -> Result<(), GpuError> {
-    let g = Grouped::new(b, TOKENS)?;
+    router_of(b, Gating::Chosen)?;
+    router_of(b, Gating::All)?;
+    router_of(b, Gating::Sigmoid)
+}
+
+fn router_of(b: &mut Bench, gating: Gating) -> Result<(), GpuError> {
+    let g = Grouped::gated(b, TOKENS, gating)?;
     let choices = TOKENS * EXPERTS.used;
     let dweights = values(2, choices);
     let expected = reference::router::backward(&wide(&dweights), &g.routing, EXPERTS.count);
     let (dweights, dscores) = (b.input(choices, &dweights)?, b.output(EXPERTS.count, TOKENS)?);
-    b.run(|rec| router::backward(rec, dscores.rows(), dweights.rows(), &g.groups, TOKENS))?;
+    let scores = g.scores.rows();
+    b.run(|rec| router::backward(rec, dscores.rows(), dweights.rows(), scores, &g.groups, TOKENS))?;
     b.expect_bits("chosen experts", &g.groups.chosen.buffer, g.routing.experts.iter().map(|e| *e as u32));
     b.expect_start("weights of experts", &g.groups.weights.buffer, g.routing.weights.clone(), F32);
     b.expect("gradients of scores", &dscores, expected, F32);

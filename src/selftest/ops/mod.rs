@@ -8,6 +8,7 @@ mod elementwise;
 mod experts;
 mod matrices;
 mod products;
+mod short_conv;
 mod training;
 
 use super::bench::Bench;
@@ -60,7 +61,7 @@ const fn check(
 }
 
 /// Every check. `pack`, `partial_sums`, `row_factors` and `update_norm` are parts of others; `peak` is measured.
-pub const CHECKS: [Check; 52] = [
+pub const CHECKS: [Check; 54] = [
     check("linear", "products", Needs::Rows, products::q4_k),
     check("linear", "products", Needs::Tiles, matrices::q4_k),
     check("linear", "products in every format", Needs::Rows, products::every_format),
@@ -79,6 +80,8 @@ pub const CHECKS: [Check; 52] = [
     check("delta", "forward and backward", Needs::Any, delta::nets),
     check("delta", "forward and backward in CUDA", Needs::Cuda, delta::in_cuda),
     check("delta", "backward of the norm and the gates", Needs::Any, delta::norms),
+    check("short_conv", "forward and backward", Needs::Any, short_conv::both_ways),
+    check("short_conv", "tokens that continue others", Needs::Any, short_conv::continued),
     check("output_gate", "forward and backward", Needs::Any, delta::output_gates),
     check("gated", "forward and backward", Needs::Any, elementwise::gates),
     check("gated", "tiles, forward and backward", Needs::Tiles, matrices::gates),

@@ -29,27 +29,31 @@ if isinstance(stored, tuple):
     meta[f"{arch}.attention.head_count_kv"] = (kind, (of, [G if v else 0 for v in values]))
 else:
     put("attention.head_count_kv", G)
-if key("expert_shared_feed_forward_length"): put("expert_shared_feed_forward_length", F)
+for name in ("expert_shared_feed_forward_length", "expert_feed_forward_length"):
+    if key(name): put(name, F)
 for setting in settings:
     name, value = setting.split("=")
     put(name, int(value))
 
 queries, keys = (np.arange(n * K) for n in (H, G))
 rows = {"attn_q": queries, "attn_k": keys, "attn_v": keys, "ffn_gate": np.arange(F), "ffn_up": np.arange(F),
-        "attn_qkv": np.concatenate((queries, h * K + keys, (h + g) * K + keys))}
-cols = {"attn_output": queries, "ffn_down": np.arange(F)}
+        "attn_qkv": np.concatenate((queries, h * K + keys, (h + g) * K + keys)), "ffn_gate_shexp": np.arange(F), "ffn_up_shexp": np.arange(F),
+        "shortconv.in_proj": np.concatenate([part * d + np.arange(D) for part in range(3)])}
+cols = {"attn_output": queries, "ffn_down": np.arange(F), "ffn_down_shexp": np.arange(F), "shortconv.conv": np.arange(key("shortconv.l_cache", 0))}
 types = {"attn_q": Type.Q8_0, "attn_k": Type.Q8_0, "attn_v": Type.F16, "ffn_gate": Type.Q4_0, "ffn_up": Type.Q5_0, "ffn_down": Type.Q8_0, "attn_output": Type.Q5_0,
          "ffn_gate_exps": Type.Q4_0, "ffn_up_exps": Type.Q5_0, "ffn_down_exps": Type.Q8_0}
 
 
 E = key("expert_count")
+rows["exp_probs_b"] = np.arange(E or 0)
 
 
 def smaller(name, last, a):
     module = last.removesuffix(".weight").removesuffix(".bias")
     if a.ndim == 3:
+        before = a.shape[2]
         a = a[:E, :D, :F] if module == "ffn_down_exps" else a[:E, :F, :D]
-        return a * (d / D if module != "ffn_down_exps" else f / F) ** 0.5
+        return a * (before / a.shape[2]) ** 0.5
     if a.ndim == 1:
         if len(a) == d and module.endswith("norm") and not (module.startswith("attn_q_") or module.startswith("attn_k_")): return a[:D]
         if module in ("attn_q_norm", "attn_k_norm"): return a if len(a) == K else a[: (H if module == "attn_q_norm" else G) * K]
@@ -72,6 +76,6 @@ for name, shape, kind, data in tensors:
     count = int(np.prod(shape[1:])) if len(shape) > 1 else 1
     a = quants.dequantize(np.frombuffer(data, np.uint8)[: len(data) // count * count].reshape(count, -1), Type(kind)) if kind else np.frombuffer(data, np.float32)[: int(np.prod(shape))]
     a = smaller(name, last, a.reshape(shape[::-1]).astype(np.float32))
-    of = Type.F32 if a.ndim == 1 or "gate_inp" in last else types.get(last.removesuffix(".weight"), Type.Q8_0)
+    of = Type.F32 if a.ndim == 1 or "gate_inp" in last or last == "shortconv.conv.weight" else types.get(last.removesuffix(".weight"), Type.Q8_0)
     out.append((name, list(a.shape[::-1]), int(of), a.tobytes() if of == Type.F32 else quants.quantize(np.ascontiguousarray(a), of).tobytes()))
 write(target, version, meta, out)

@@ -12,7 +12,7 @@ pub fn biases(gpu: &Gpu) -> Outcome {
     let mut check = Check::new("experts, biases", EXACT);
     for (count, used, tokens, width) in [(5, 3, 1, 4), (8, 2, 70, 36), (32, 4, 9, 260), (128, 8, 90, 20)] {
         let name = format!("E={count} used={used} T={tokens} width={width}");
-        let g = Grouped::new(gpu, Experts { count, used, width: 4, shared: false }, tokens, 1e6)?;
+        let g = Grouped::new(gpu, Experts { count, used, width: 4, ..Experts::default() }, tokens, 1e6)?;
         let choices = tokens * used;
         let (held, scales, before) = (values(1, count * width), values(5, count), values(6, choices));
         let (x, y, dy) = (values(2, choices * width), values(3, tokens * width), values(4, tokens * width));

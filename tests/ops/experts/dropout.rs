@@ -34,7 +34,7 @@ pub fn masks(gpu: &Gpu) -> Outcome {
     for [count, used, tokens, k, r, first_token, first] in CASES {
         for by_token in [false, true] {
             let name = format!("E={count} used={used} T={tokens} K={k} R={r} {by_token}");
-            let g = Grouped::new(gpu, Experts { count, used, width: 4, shared: false }, tokens, 1e6)?;
+            let g = Grouped::new(gpu, Experts { count, used, width: 4, ..Experts::default() }, tokens, 1e6)?;
             let (rows, groups) = (g.choices.len(), &g.groups);
             let mask = ExpertMask { mask: Mask { probability: 0.3, key: 99 }, first_token };
             let (threshold, scale) = ((0.3 * 2f64.powi(32)) as u32, f64::from((1.0 / 0.7) as f32));

@@ -25,7 +25,7 @@ fn whole_with(gpu: &Gpu, activation: Activation) -> Outcome {
     let mut check = Check::new("gated of experts", tolerance(gpu));
     for (count, used, tokens, f, d) in [(4, 2, 1, 4, 8), (8, 2, 70, 36, 24), (128, 8, 90, 96, 20)] {
         let name = format!("{activation:?} E={count} used={used} T={tokens} F={f} D={d}");
-        let g = Grouped::new(gpu, Experts { count, used, width: f, shared: false }, tokens, 1e6)?;
+        let g = Grouped::new(gpu, Experts { count, used, width: f, ..Experts::default() }, tokens, 1e6)?;
         let rows = g.choices.len();
         let scales = values(5, count);
         let (mut gate_up, dy, x) =

@@ -22,7 +22,7 @@ const GRADIENTS: [([usize; 5], [bool; 2], bool); 5] = [
 pub fn gradients(gpu: &Gpu) -> Outcome {
     let mut check = Check::new("lora of experts", EXACT);
     for ([count, used, tokens, n, m], by_token, weighted) in GRADIENTS {
-        let g = Grouped::new(gpu, Experts { count, used, width: 4, shared: false }, tokens, 1e6)?;
+        let g = Grouped::new(gpu, Experts { count, used, width: 4, ..Experts::default() }, tokens, 1e6)?;
         let scales = values(5, count);
         let before = values(6, count * n * m);
         let make = |seed: u64, width: usize, by_token: bool| {

@@ -9,7 +9,7 @@ pub mod routing;
 
 use libtest_mimic::Failed;
 use pollster::block_on;
-use rullama_train::base::config::Experts;
+use rullama_train::base::config::{Experts, Gating};
 use rullama_train::base::formats::{GgmlType, dequantize, random_blocks};
 use rullama_train::gpu::{Gpu, Tier};
 use rullama_train::ops::Rows;
@@ -32,6 +32,7 @@ fn tolerance(gpu: &Gpu) -> Tolerance {
 struct Grouped {
     pub groups: Groups,
     routing: Routing,
+    scores: Block,
     tokens: usize,
     /// Choice of each row of all tiles, [`NONE`] for padding and for tiles without expert.
     pub choices: Vec<u32>,
@@ -47,11 +48,14 @@ impl Grouped {
             let favour = 1.0 / (1 + i % experts.count) as f32;
             *s = ((*s * 2.0 + favour) * steps).round() / steps;
         }
-        let routing = reference::router::forward(&wide(&scores), experts.count, experts.used, None);
+        let selection = values(2, experts.count);
+        let routing = reference::router::forward(&wide(&scores), &experts, &wide(&selection), None);
         let groups = Groups::new(gpu, experts, tokens + 3)?;
+        let biases = Block::input(gpu, (0, 0), experts.count, &selection);
+        let biases = (experts.gating == Gating::Sigmoid).then_some(&biases.rows);
         let scores = Block::input(gpu, (0, 0), experts.count, &scores);
         run(gpu, |rec| {
-            router::forward(rec, &groups, &scores.rows, tokens);
+            router::forward(rec, &groups, &scores.rows, biases, tokens);
             groups.sort(rec, tokens);
         })?;
         let rows = groups.most_rows(tokens);
@@ -62,7 +66,7 @@ impl Grouped {
                 *choice = NONE;
             }
         }
-        Ok(Grouped { groups, routing, tokens, choices, tiles })
+        Ok(Grouped { groups, routing, scores, tokens, choices, tiles })
     }
 
     /// Rows of width `width`, `of(choice)` each; padding rows are zero.

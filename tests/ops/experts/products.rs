@@ -66,7 +66,8 @@ pub fn products(gpu: &Gpu, formats: &[GgmlType]) -> Outcome {
             for backward in [false, true] {
                 let k = widths(ty)[width];
                 let name = format!("{ty:?} E={count} T={tokens} K={k} N={n} R={rank:?} {tiled} {backward}");
-                let g = Grouped::new(gpu, Experts { count, used, width: 4, shared: false }, tokens, 1e6)?;
+                let g =
+                    Grouped::new(gpu, Experts { count, used, width: 4, ..Experts::default() }, tokens, 1e6)?;
                 let (w, truth) = weight(gpu, ty, [count, n, k], tiled)?;
                 let (input, output) = if backward { (n, k) } else { (k, n) };
                 let height = if gathered { tokens } else { g.choices.len() };
@@ -212,7 +213,7 @@ pub fn short(gpu: &Gpu) -> Outcome {
         for (count, used, tokens, width, n, rank, tiled) in SHORT {
             let k = widths(ty)[width];
             let name = format!("{ty:?} E={count} T={tokens} K={k} N={n} R={rank} {tiled}");
-            let g = Grouped::new(gpu, Experts { count, used, width: 4, shared: false }, tokens, 1e6)?;
+            let g = Grouped::new(gpu, Experts { count, used, width: 4, ..Experts::default() }, tokens, 1e6)?;
             let (w, truth) = weight(gpu, ty, [count, n, k], tiled)?;
             let (x, by_choice) = (values(1, tokens * k), values(2, tokens * used * k));
             let (r, above, held_rows) = (rank.max(4), 4, n + 7);

@@ -1,7 +1,7 @@
 //! The router and the order of rows by expert.
 
 use pollster::block_on;
-use rullama_train::base::config::Experts;
+use rullama_train::base::config::{Experts, Gating};
 use rullama_train::gpu::Gpu;
 use rullama_train::ops::experts::router;
 use rullama_train::reference;
@@ -16,9 +16,10 @@ const SHAPES: [(usize, usize, usize); 6] =
 pub fn routers(gpu: &Gpu) -> Outcome {
     let mut check = Check::new("experts, router", EXACT);
     for (count, used, tokens) in SHAPES {
-        for steps in [1e6, 4.0] {
-            let name = format!("E={count} used={used} T={tokens} steps={steps}");
-            let experts = Experts { count, used, width: 4, shared: false };
+        let all = [Gating::Chosen, Gating::All, Gating::Sigmoid];
+        for (steps, gating) in [1e6, 4.0].into_iter().flat_map(|steps| all.map(|gating| (steps, gating))) {
+            let name = format!("E={count} used={used} T={tokens} steps={steps} {gating:?}");
+            let experts = Experts { count, used, width: 4, gating, ..Experts::default() };
             let g = Grouped::new(gpu, experts, tokens, steps)?;
             let chosen: Vec<u32> = block_on(gpu.read(&g.groups.chosen.buffer, tokens * used))?;
             let expected: Vec<u32> = g.routing.experts.iter().map(|&e| e as u32).collect();
@@ -34,7 +35,8 @@ pub fn routers(gpu: &Gpu) -> Outcome {
             let expected = reference::router::backward(&wide(&dweights), &g.routing, count);
             let input = Block::input(gpu, (0, 0), tokens * used, &dweights);
             let dscores = Block::output(gpu, (0, 0), count, tokens);
-            run(gpu, |rec| router::backward(rec, &dscores.rows, &input.rows, &g.groups, tokens))?;
+            let (from, scores) = (&input.rows, &g.scores.rows);
+            run(gpu, |rec| router::backward(rec, &dscores.rows, from, scores, &g.groups, tokens))?;
             check.close_to(&name, count, &dscores.read(gpu, &name)?, &expected, 0.1)?;
         }
     }
@@ -44,7 +46,7 @@ pub fn routers(gpu: &Gpu) -> Outcome {
 /// Rows are ordered by expert, then by token, in whole tiles; every choice has its row.
 pub fn groups(gpu: &Gpu) -> Outcome {
     for (count, used, tokens) in SHAPES {
-        let g = Grouped::new(gpu, Experts { count, used, width: 4, shared: false }, tokens, 1e6)?;
+        let g = Grouped::new(gpu, Experts { count, used, width: 4, ..Experts::default() }, tokens, 1e6)?;
         let mut expected = Vec::new();
         let mut tiles = Vec::new();
         let mut counts = vec![0u32; count];
