@@ -724,8 +724,18 @@ fn other_spellings_and_half_precision_are_read() {
 #[test]
 fn gguf_lora_files_equal_those_that_llama_cpp_applies() {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let further =
-        ["qwen3vl", "seed_oss", "granite", "granitemoe", "smollm3", "mistral3", "gemma2", "exaone4", "olmo2"];
+    let further = [
+        "qwen3vl",
+        "seed_oss",
+        "granite",
+        "granitemoe",
+        "smollm3",
+        "mistral3",
+        "gemma2",
+        "exaone4",
+        "olmo2",
+        "ernie4_5",
+    ];
     for name in ["llama", "qwen35", "qwen35moe", "qwen3moe", "gpt-oss"].into_iter().chain(further) {
         let config = config_of(name);
         let adapter = read_any(&golden(name).join("adapter"), &config, None).expect("PEFT's adapter");

@@ -1,7 +1,7 @@
 //! The shape of a text model: everything that decides which tensors it has, their sizes, and what happens between them.
 
 use super::Module;
-pub use super::rotary::{QueryGrowth, Rotary, Yarn, halved_row, interleaved_row};
+pub use super::rotary::{Interleaved, QueryGrowth, Rotary, Yarn};
 
 /// A text model. `L` is `layers.len()`.
 #[derive(Clone, Debug, PartialEq)]
@@ -80,8 +80,10 @@ pub struct LayerConfig {
     /// Leading values of each head of queries and keys that rotary embedding turns; `None` where it turns whole heads.
     pub rotated: Option<usize>,
     /// Whether the file stores the rows of each head of queries and keys with the two rows of a rotary pair side by side, as
-    /// llama.cpp's `llama` architecture does. Everything in memory has them half a head apart, as transformers has.
+    /// llama.cpp's `llama` architecture does. Everything in memory has them half a head apart, as transformers has for most families.
     pub interleaved: bool,
+    /// Whether transformers and mlx-lm have these rows side by side too.
+    pub interleaved_elsewhere: bool,
     /// The matrices that have a frozen bias.
     pub biases: Vec<Module>,
     /// The layer whose keys and values this layer uses; `None` where it computes its own.
@@ -137,6 +139,7 @@ impl Default for LayerConfig {
             query_growth: None,
             rotated: None,
             interleaved: false,
+            interleaved_elsewhere: false,
             biases: Vec::new(),
             kv_donor: None,
             k_eq_v: false,
@@ -170,6 +173,12 @@ impl LayerConfig {
             true => [Module::FfnGateShexp, Module::FfnUpShexp, Module::FfnDownShexp],
             false => [Module::FfnGate, Module::FfnUp, Module::FfnDown],
         }
+    }
+
+    /// The order in which the file has the rows of queries and keys; `None` where it is that of memory.
+    pub fn row_order(&self) -> Option<Interleaved> {
+        let turned = self.rotated.unwrap_or(self.head_size);
+        self.interleaved.then_some(Interleaved { head_size: self.head_size, turned })
     }
 
     /// Values that the norms of queries and of keys norm together.
@@ -277,11 +286,11 @@ impl Config {
             .collect()
     }
 
-    /// The head size of the matrix `name` (`blk.3.attn_q`), where the file has the rows of its heads interleaved.
-    pub fn interleaved(&self, name: &str) -> Option<usize> {
+    /// The order of the rows of the matrix `name` (`blk.3.attn_q`), where the file has those of its heads interleaved.
+    pub fn interleaved(&self, name: &str) -> Option<Interleaved> {
         let (layer, last) = name.strip_prefix("blk.")?.split_once('.')?;
         let layer = self.layers.get(layer.parse::<usize>().ok()?)?;
-        (layer.interleaved && matches!(last, "attn_q" | "attn_k")).then_some(layer.head_size)
+        layer.row_order().filter(|_| matches!(last, "attn_q" | "attn_k"))
     }
 
     /// The rotary embeddings of queries and of keys in layer `layer`. That of the queries has the factor on the scores, where it

@@ -10,6 +10,7 @@ pub(super) const TRAITS: Traits = Traits {
     name: "llama",
     qk_norm: false,
     interleaved: true,
+    interleaved_elsewhere: false,
     norms_behind: false,
     qk_norm_of_rows: false,
     biases: &[],

@@ -3,6 +3,7 @@
 //! A family is a [`Family`] in [`ALL`]. The rest of the program asks that value and never the family's name.
 
 mod chat_layout;
+pub mod ernie4_5;
 pub mod exaone4;
 pub mod gemma2;
 pub mod gemma3;
@@ -21,6 +22,7 @@ pub mod qwen3;
 pub mod qwen35;
 pub mod qwen_vl;
 mod random;
+mod role_marks;
 pub mod seed_oss;
 mod shape;
 pub mod smollm3;
@@ -118,7 +120,7 @@ pub fn stops(template: &Template, tokenizer: &Tokenizer) -> Vec<String> {
 }
 
 /// Every family.
-pub const ALL: [&Family; 20] = [
+pub const ALL: [&Family; 21] = [
     &gemma4::FAMILY,
     &gemma3::FAMILY,
     &gemma2::FAMILY,
@@ -137,6 +139,7 @@ pub const ALL: [&Family; 20] = [
     &granite::FAMILY_MOE,
     &olmo2::FAMILY,
     &exaone4::FAMILY,
+    &ernie4_5::FAMILY,
     &seed_oss::FAMILY,
     &gpt_oss::FAMILY,
 ];

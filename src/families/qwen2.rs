@@ -11,6 +11,7 @@ pub(super) const TRAITS: Traits = Traits {
     name: "qwen2",
     qk_norm: false,
     interleaved: false,
+    interleaved_elsewhere: false,
     norms_behind: false,
     qk_norm_of_rows: false,
     biases: &[Module::AttnQ, Module::AttnK, Module::AttnV],

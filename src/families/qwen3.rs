@@ -10,6 +10,7 @@ pub(super) const DENSE: Traits = Traits {
     name: "qwen3",
     qk_norm: true,
     interleaved: false,
+    interleaved_elsewhere: false,
     norms_behind: false,
     qk_norm_of_rows: false,
     biases: &[],

@@ -34,7 +34,7 @@ pub const FOLDERS: [&str; 14] = [
 ];
 
 /// The folders of families that differ from those in [`FOLDERS`] by numbers, or by a small part.
-pub const KIN: [&str; 11] = [
+pub const KIN: [&str; 12] = [
     "qwen3vl",
     "qwen2vl",
     "seed_oss",
@@ -46,6 +46,7 @@ pub const KIN: [&str; 11] = [
     "exaone4",
     "olmo2",
     "olmo3",
+    "ernie4_5",
 ];
 
 /// One folder: a model, an adapter, and PyTorch's results in f64.

@@ -6,7 +6,7 @@ use crate::adapter::Error;
 use crate::adapter::lora::{Adapter, Pair, Slot};
 use crate::base::Base;
 use crate::base::Module;
-use crate::base::config::halved_row;
+use crate::base::config::Interleaved;
 
 /// An adapted range of rows of a tensor.
 pub(super) struct Part<'a> {
@@ -20,15 +20,15 @@ pub(super) struct Part<'a> {
     b_rows: usize,
     /// Row of an expert's `B` that belongs to the expert's first row in the tensor.
     first_b_row: usize,
-    /// Head size where the tensor has the rows of heads interleaved.
-    interleaved: Option<usize>,
+    /// The order of the rows where the tensor has those of heads interleaved.
+    interleaved: Option<Interleaved>,
 }
 
 impl Part<'_> {
     /// The rows of `A` `[rank, cols]` and of `B` `[rank]` for a row of the tensor.
     pub fn of_row(&self, row: usize, cols: usize) -> (&[f32], &[f32]) {
         let row = row - self.rows.start;
-        let row = self.interleaved.map_or(row, |head_size| halved_row(row, head_size));
+        let row = self.interleaved.map_or(row, |order| order.in_memory(row));
         let expert = row / self.expert_rows;
         let row = row % self.expert_rows;
         let b_row = expert * self.b_rows + self.first_b_row + row;

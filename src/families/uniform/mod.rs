@@ -23,6 +23,8 @@ pub(super) struct Traits {
     pub qk_norm: bool,
     /// Whether the file stores the two rows of a rotary pair side by side.
     pub interleaved: bool,
+    /// Whether transformers has them so too.
+    pub interleaved_elsewhere: bool,
     /// Whether norms stand behind the blocks and not before them.
     pub norms_behind: bool,
     /// Whether the norms of queries and keys, where there are any, are of whole rows.
@@ -71,6 +73,7 @@ pub(super) fn config(gguf: &Gguf, traits: &Traits) -> Result<Config, Error> {
         rope_divisor: stretch.divisor,
         yarn: stretch.yarn,
         interleaved: traits.interleaved,
+        interleaved_elsewhere: traits.interleaved_elsewhere,
         qk_norm: traits.qk_norm,
         qk_norm_of_rows: traits.qk_norm_of_rows,
         pre_norms: !traits.norms_behind,
