@@ -735,6 +735,8 @@ fn gguf_lora_files_equal_those_that_llama_cpp_applies() {
         "exaone4",
         "olmo2",
         "ernie4_5",
+        "glm4",
+        "phi3",
     ];
     for name in ["llama", "qwen35", "qwen35moe", "qwen3moe", "gpt-oss"].into_iter().chain(further) {
         let config = config_of(name);

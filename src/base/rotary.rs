@@ -35,6 +35,16 @@ impl Interleaved {
     }
 }
 
+/// LongRoPE (Ding et al. 2024, arXiv:2402.13753): divisors of the rotary frequencies for sequences beyond the context of the first training.
+/// llama.cpp takes them by the size of its context, transformers by the length of each sequence.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LongRope {
+    /// `rope_factors_long.weight`, one per pair.
+    pub factors: Vec<f32>,
+    /// Tokens up to which the usual factors hold (`rope.scaling.original_context_length`).
+    pub original_context: usize,
+}
+
 /// A rotary embedding with a factor on its result.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rotary {

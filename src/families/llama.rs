@@ -11,9 +11,12 @@ pub(super) const TRAITS: Traits = Traits {
     qk_norm: false,
     interleaved: true,
     interleaved_elsewhere: false,
+    turns_parts: false,
     norms_behind: false,
+    norms_around: false,
     qk_norm_of_rows: false,
     biases: &[],
+    fused: &[],
 };
 
 /// Llama and its like. Mixtures such as Mixtral have experts in every layer.

@@ -8,6 +8,7 @@ pub mod exaone4;
 pub mod gemma2;
 pub mod gemma3;
 pub mod gemma4;
+pub mod glm4;
 pub mod gpt_oss;
 pub mod granite;
 pub mod llama;
@@ -17,6 +18,7 @@ mod module_paths;
 pub mod ollama_templates;
 pub mod olmo2;
 mod open;
+pub mod phi3;
 pub mod qwen2;
 pub mod qwen3;
 pub mod qwen35;
@@ -120,7 +122,7 @@ pub fn stops(template: &Template, tokenizer: &Tokenizer) -> Vec<String> {
 }
 
 /// Every family.
-pub const ALL: [&Family; 21] = [
+pub const ALL: [&Family; 23] = [
     &gemma4::FAMILY,
     &gemma3::FAMILY,
     &gemma2::FAMILY,
@@ -140,6 +142,8 @@ pub const ALL: [&Family; 21] = [
     &olmo2::FAMILY,
     &exaone4::FAMILY,
     &ernie4_5::FAMILY,
+    &glm4::FAMILY,
+    &phi3::FAMILY,
     &seed_oss::FAMILY,
     &gpt_oss::FAMILY,
 ];

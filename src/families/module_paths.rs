@@ -32,6 +32,8 @@ pub(super) fn paths(module: Module, mixture: &MixturePaths) -> Paths {
         Module::FfnUpShexp => ("mlp.shared_expert.up_proj", &["mlp.shared_expert.up_proj"]),
         Module::FfnDownShexp => ("mlp.shared_expert.down_proj", &["mlp.shared_expert.down_proj"]),
         Module::FfnGateInpShexp => ("mlp.shared_expert_gate", &["mlp.shared_expert_gate"]),
+        // Models that have gate and up as one matrix.
+        Module::FfnGateUp => ("mlp.gate_up_proj", &["mlp.gate_up_proj"]),
         // Gemma 4 alone has these two.
         Module::InpGate => ("per_layer_input_gate", &["per_layer_input_gate"]),
         Module::Proj => ("per_layer_projection", &["per_layer_projection"]),

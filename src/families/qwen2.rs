@@ -12,9 +12,12 @@ pub(super) const TRAITS: Traits = Traits {
     qk_norm: false,
     interleaved: false,
     interleaved_elsewhere: false,
+    turns_parts: false,
     norms_behind: false,
+    norms_around: false,
     qk_norm_of_rows: false,
     biases: &[Module::AttnQ, Module::AttnK, Module::AttnV],
+    fused: &[],
 };
 
 /// Qwen 2 and 2.5 from 0.5B to 72B, and the R1 distillations on them.

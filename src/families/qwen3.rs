@@ -11,9 +11,12 @@ pub(super) const DENSE: Traits = Traits {
     qk_norm: true,
     interleaved: false,
     interleaved_elsewhere: false,
+    turns_parts: false,
     norms_behind: false,
+    norms_around: false,
     qk_norm_of_rows: false,
     biases: &[],
+    fused: &[],
 };
 const MIXTURE: Traits = Traits { name: "qwen3moe", ..DENSE };
 

@@ -45,7 +45,7 @@ impl<'b> Model<'b> {
         let mut layers = Vec::with_capacity(config.layers.len());
         let mut sent = None;
         for (i, shape) in config.layers.iter().enumerate() {
-            let [queries, keys] = config.rotary(i);
+            let [queries, keys] = config.rotary(i, positions);
             let rope = match shape.delta {
                 Some(_) => None,
                 None => Some([
@@ -148,12 +148,17 @@ impl<'b> Upload<'_, 'b> {
             attn_k: self.optional(&name("attn_k")).await?,
             attn_v: self.optional(&name("attn_v")).await?,
             attn_q_norm: match shape.rotated {
-                Some(_) => self.scaled_norm(&name("attn_q_norm"), shape.score_scale)?,
+                Some(_) if shape.qk_norm => self.scaled_norm(&name("attn_q_norm"), shape.score_scale)?,
+                Some(_) => Norm::passing(self.gpu, "attn_q_norm", shape.head_size, shape.score_scale as f32)?,
                 None => self.norm_if(shape.qk_norm, &name("attn_q_norm"), shape.head_size)?,
             },
-            attn_k_norm: match shape.kv_donor {
-                None => Some(self.norm_if(shape.qk_norm, &name("attn_k_norm"), shape.head_size)?),
-                Some(_) => None,
+            attn_k_norm: match (shape.kv_donor, shape.rotated) {
+                (Some(_), _) => None,
+                // Kernels treat keys as queries.
+                (None, Some(_)) if !shape.qk_norm => {
+                    Some(Norm::passing(self.gpu, "attn_k_norm", shape.head_size, 1.0)?)
+                }
+                (None, _) => Some(self.norm_if(shape.qk_norm, &name("attn_k_norm"), shape.head_size)?),
             },
             attn_v_norm: match shape.v_norm {
                 true => Norm::new(self.gpu, "attn_v_norm", None, shape.head_size, eps)?,

@@ -39,11 +39,11 @@ impl Norm {
         })
     }
 
-    /// Passes rows of `width` values on as they are, as a norm with weights: its ε is so large that no row changes the divisor, and its
+    /// Multiplies rows of `width` values by `factor`, as a norm with weights: its ε is so large that no row changes the divisor, and its
     /// weights undo that. No kernel needs a case for it.
-    pub fn passing(gpu: &Gpu, name: &str, width: usize) -> Result<Norm, GpuError> {
+    pub fn passing(gpu: &Gpu, name: &str, width: usize, factor: f32) -> Result<Norm, GpuError> {
         let root = 40f32.exp2();
-        let norm = Norm::new(gpu, name, Some(&vec![root; width]), width, root * root)?;
+        let norm = Norm::new(gpu, name, Some(&vec![root * factor; width]), width, root * root)?;
         Ok(Norm { scale: 1.0, ..norm })
     }
 

@@ -5,7 +5,9 @@ use rullama_train::data::template::{
     Comparison, Conversation, Difference, GoTemplate, InOllama, Jinja, Message, Role, Template,
 };
 use rullama_train::data::tokenizer::Tokenizer;
-use rullama_train::families::{self, ernie4_5, gemma3, granite, llama, mistral3, qwen3, seed_oss};
+use rullama_train::families::{
+    self, ernie4_5, gemma3, glm4, granite, llama, mistral3, phi3, qwen3, seed_oss,
+};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
@@ -177,6 +179,10 @@ fn built_in_layouts_have_a_go_template_for_ollama() {
         (&seed_oss::CHAT, &bytes),
         (&mistral3::CHAT, &bytes),
         (&ernie4_5::CHAT, &bytes),
+        (&glm4::CHAT, &bytes),
+        (&phi3::CHAT_3, &bytes),
+        (&phi3::CHAT_4, &bytes),
+        (&phi3::CHAT_4_MINI, &bytes),
     ] {
         let InOllama::Template(go) = layout.in_ollama else { panic!("{} is code of Ollama", layout.family) };
         // The token that begins a sequence is another one in this vocabulary.

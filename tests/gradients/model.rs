@@ -6,7 +6,9 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use rullama_train::adapter::lora::{Slot, slots};
 use rullama_train::base::Module;
-use rullama_train::base::config::{Activation, Config, DeltaNet, Experts, LayerConfig, QueryGrowth, Yarn};
+use rullama_train::base::config::{
+    Activation, Config, DeltaNet, Experts, LayerConfig, LongRope, QueryGrowth, Yarn,
+};
 use rullama_train::data::batch::{IGNORE, MicroBatch, Sample};
 use rullama_train::reference::embedding;
 use rullama_train::reference::model::{Adapter, Gradients, Model, Pair, Weights};
@@ -183,6 +185,29 @@ fn like_olmo2() -> Config {
     Config { layers: vec![LayerConfig { qk_norm_of_rows: true, ..heads.clone() }, heads], ..like }
 }
 
+/// One adapter for queries, keys and values, and one for gate and up; a part of each head turns, with a factor on it alone and the
+/// divisors of long sequences: Phi 3 and GLM 4.
+fn like_phi3() -> Config {
+    let like = like_llama();
+    let size = like.layers[0].head_size;
+    let rotated = size / 4 * 2;
+    let fused = LayerConfig {
+        fused: vec![Module::AttnQkv, Module::FfnGateUp],
+        rotated: Some(rotated),
+        rope_factors: true,
+        turned_scale: 1.3,
+        ..like.layers[0].clone()
+    };
+    let around = LayerConfig { fused: vec![Module::FfnGateUp], post_norms: true, ..fused.clone() };
+    let factors = |factor: f32| (0..rotated / 2).map(|i| factor + i as f32).collect::<Vec<f32>>();
+    Config {
+        rope_freq_factors: Some(factors(1.5)),
+        long_rope: Some(LongRope { factors: factors(2.5), original_context: 3 }),
+        layers: vec![fused, around],
+        ..like
+    }
+}
+
 /// Delta nets with value heads that share a key head, and a layer of attention with a gated output and half of each head rotated.
 fn like_qwen35() -> Config {
     let like = like_llama();
@@ -211,7 +236,7 @@ fn like_qwen35moe() -> Config {
     Config { layers, ..like }
 }
 
-fn configs() -> [(&'static str, Config); 12] {
+fn configs() -> [(&'static str, Config); 13] {
     [
         ("like e2b", like_e2b()),
         ("like 31b", like_31b()),
@@ -223,6 +248,7 @@ fn configs() -> [(&'static str, Config); 12] {
         ("like mistral3", like_mistral3()),
         ("like gemma2", like_gemma2()),
         ("like olmo2", like_olmo2()),
+        ("like phi3", like_phi3()),
         ("like qwen35", like_qwen35()),
         ("like qwen35moe", like_qwen35moe()),
     ]

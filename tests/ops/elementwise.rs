@@ -69,7 +69,7 @@ pub fn norms_that_pass(gpu: &Gpu) -> Outcome {
     let mut check = Check::new("passing norm", NORM);
     for (height, width) in &SHAPES[..4] {
         let (height, width) = (*height, *width);
-        let norm = Norm::passing(gpu, "passing", width)?;
+        let norm = Norm::passing(gpu, "passing", width, 1.0)?;
         let x: Vec<f32> = values(1, height * width).iter().map(|x| 1e3 * x).collect();
         let (x_block, y) = (Block::input(gpu, (0, 0), width, &x), Block::output(gpu, (0, 0), width, height));
         let dx = Block::output(gpu, (0, 0), width, height);

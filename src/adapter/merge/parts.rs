@@ -38,6 +38,16 @@ impl Part<'_> {
     }
 }
 
+/// The base's matrices that a slot's adapter adapts, by their names in the layer, with their rows per expert, in the order of `B`.
+fn matrices(base: &Base, slot: &Slot) -> Vec<(&'static str, usize)> {
+    let config = base.config();
+    if slot.module == Module::FfnGateUpExps && config.layers[slot.layer].experts_split {
+        return ["ffn_gate_exps", "ffn_up_exps"].map(|name| (name, slot.out_features / 2)).into();
+    }
+    let part = |(module, rows): (Module, Range<usize>)| (module.gguf_name(), rows.len() / slot.experts);
+    slot.parts(config).into_iter().map(part).collect()
+}
+
 /// Finds the rows of each pair. Fails if the adapter does not fit the base.
 pub(super) fn locate<'a>(base: &'a Base, adapter: &'a Adapter) -> Result<Vec<Part<'a>>, Error> {
     let refuse = |problem: String| Err(Error::Merge { problem });
@@ -46,12 +56,11 @@ pub(super) fn locate<'a>(base: &'a Base, adapter: &'a Adapter) -> Result<Vec<Par
     }
     let mut parts = Vec::new();
     for (slot, pair) in &adapter.pairs {
-        let Slot { layer, module, out_features, in_features, experts } = *slot;
-        let split = module == Module::FfnGateUpExps && base.config().layers[layer].experts_split;
-        let tensors = if split { &["ffn_gate_exps", "ffn_up_exps"][..] } else { &[module.gguf_name()] };
+        let Slot { layer, out_features, in_features, experts, .. } = *slot;
         let rank = adapter.rank;
-        let expert_rows = out_features / tensors.len();
-        for (i, name) in tensors.iter().enumerate() {
+        let mut end = 0;
+        for (name, expert_rows) in matrices(base, slot) {
+            end += expert_rows;
             let name = format!("blk.{layer}.{name}");
             let Some((tensor, rows)) = base.location(&name) else {
                 return refuse(format!(
@@ -77,7 +86,7 @@ pub(super) fn locate<'a>(base: &'a Base, adapter: &'a Adapter) -> Result<Vec<Par
                 pair,
                 expert_rows,
                 b_rows: out_features,
-                first_b_row: i * expert_rows,
+                first_b_row: end - expert_rows,
                 interleaved: base.config().interleaved(&name),
             });
         }
