@@ -737,6 +737,7 @@ fn gguf_lora_files_equal_those_that_llama_cpp_applies() {
         "ernie4_5",
         "glm4",
         "phi3",
+        "hunyuan-dense",
     ];
     for name in ["llama", "qwen35", "qwen35moe", "qwen3moe", "gpt-oss"].into_iter().chain(further) {
         let config = config_of(name);

@@ -106,6 +106,8 @@ pub struct LayerConfig {
     pub v_norm: bool,
     /// Whether the RMSNorm of queries and that of keys are of whole rows, with weights `[H·K]` and `[G·K]`, where there are any.
     pub qk_norm_of_rows: bool,
+    /// Whether the RMSNorm of heads of queries and keys stands behind the rotary embedding.
+    pub qk_norm_behind: bool,
     /// Factor on the attention scores.
     pub score_scale: f64,
     /// `c` of `c·tanh(s/c)` on the scores, behind their factor; `None` without.
@@ -159,6 +161,7 @@ impl Default for LayerConfig {
             qk_norm: false,
             v_norm: false,
             qk_norm_of_rows: false,
+            qk_norm_behind: false,
             score_scale: 1.0,
             score_softcap: None,
             sinks: false,

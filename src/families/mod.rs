@@ -11,6 +11,7 @@ pub mod gemma4;
 pub mod glm4;
 pub mod gpt_oss;
 pub mod granite;
+pub mod hunyuan;
 pub mod llama;
 mod metadata;
 pub mod mistral3;
@@ -122,7 +123,7 @@ pub fn stops(template: &Template, tokenizer: &Tokenizer) -> Vec<String> {
 }
 
 /// Every family.
-pub const ALL: [&Family; 23] = [
+pub const ALL: [&Family; 24] = [
     &gemma4::FAMILY,
     &gemma3::FAMILY,
     &gemma2::FAMILY,
@@ -144,6 +145,7 @@ pub const ALL: [&Family; 23] = [
     &ernie4_5::FAMILY,
     &glm4::FAMILY,
     &phi3::FAMILY,
+    &hunyuan::FAMILY,
     &seed_oss::FAMILY,
     &gpt_oss::FAMILY,
 ];

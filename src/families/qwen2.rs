@@ -16,6 +16,7 @@ pub(super) const TRAITS: Traits = Traits {
     norms_behind: false,
     norms_around: false,
     qk_norm_of_rows: false,
+    qk_norm_behind: false,
     biases: &[Module::AttnQ, Module::AttnK, Module::AttnV],
     fused: &[],
 };

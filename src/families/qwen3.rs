@@ -15,6 +15,7 @@ pub(super) const DENSE: Traits = Traits {
     norms_behind: false,
     norms_around: false,
     qk_norm_of_rows: false,
+    qk_norm_behind: false,
     biases: &[],
     fused: &[],
 };

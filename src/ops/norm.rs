@@ -16,6 +16,8 @@ pub struct Norm {
     pub scale: f32,
     /// Identity, `y = x`, for layers without this norm.
     pub identity: bool,
+    /// Whether a rotary embedding stands between the division and the weights: a norm of rotated heads, as rotations change no length.
+    pub behind_rotation: bool,
 }
 
 impl Norm {
@@ -36,6 +38,7 @@ impl Norm {
             eps,
             scale: (exponent.clamp(-100, 100) as f32).exp2(),
             identity: false,
+            behind_rotation: false,
         })
     }
 
@@ -47,9 +50,14 @@ impl Norm {
         Ok(Norm { scale: 1.0, ..norm })
     }
 
+    /// The norm without weights.
+    pub(in crate::ops) fn unweighted(&self) -> Norm {
+        Norm { weight: None, ..self.clone() }
+    }
+
     /// `y = x` for rows of `width` values, in kernels that have a case for it.
     pub fn identity(width: usize) -> Norm {
-        Norm { weight: None, width, eps: 0.0, scale: 1.0, identity: true }
+        Norm { weight: None, width, eps: 0.0, scale: 1.0, identity: true, behind_rotation: false }
     }
 
     /// The shaders' size that leaves the norm out.

@@ -34,7 +34,7 @@ pub const FOLDERS: [&str; 14] = [
 ];
 
 /// The folders of families that differ from those in [`FOLDERS`] by numbers, or by a small part.
-pub const KIN: [&str; 14] = [
+pub const KIN: [&str; 15] = [
     "qwen3vl",
     "qwen2vl",
     "seed_oss",
@@ -49,6 +49,7 @@ pub const KIN: [&str; 14] = [
     "ernie4_5",
     "glm4",
     "phi3",
+    "hunyuan-dense",
 ];
 
 /// One folder: a model, an adapter, and PyTorch's results in f64.

@@ -6,7 +6,7 @@ use rullama_train::data::template::{
 };
 use rullama_train::data::tokenizer::Tokenizer;
 use rullama_train::families::{
-    self, ernie4_5, gemma3, glm4, granite, llama, mistral3, phi3, qwen3, seed_oss,
+    self, ernie4_5, gemma3, glm4, granite, hunyuan, llama, mistral3, phi3, qwen3, seed_oss,
 };
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -180,6 +180,7 @@ fn built_in_layouts_have_a_go_template_for_ollama() {
         (&mistral3::CHAT, &bytes),
         (&ernie4_5::CHAT, &bytes),
         (&glm4::CHAT, &bytes),
+        (&hunyuan::CHAT, &bytes),
         (&phi3::CHAT_3, &bytes),
         (&phi3::CHAT_4, &bytes),
         (&phi3::CHAT_4_MINI, &bytes),
@@ -189,6 +190,7 @@ fn built_in_layouts_have_a_go_template_for_ollama() {
         let source = match layout.family {
             "llama" => "<|begin_of_text|>".to_owned() + &go(),
             "mistral3" => "<s>".to_owned() + &go(),
+            "hunyuan-dense" => "<｜hy_begin▁of▁sentence｜>".to_owned() + &go(),
             "ernie4_5" => "<|begin_of_sentence|>".to_owned() + &go(),
             _ => go(),
         };

@@ -185,6 +185,13 @@ fn like_olmo2() -> Config {
     Config { layers: vec![LayerConfig { qk_norm_of_rows: true, ..heads.clone() }, heads], ..like }
 }
 
+/// Norms of queries and keys behind the rotary embedding: Hunyuan.
+fn like_hunyuan() -> Config {
+    let like = like_llama();
+    let behind = LayerConfig { qk_norm: true, qk_norm_behind: true, ..like.layers[0].clone() };
+    Config { layers: vec![behind.clone(), behind], ..like }
+}
+
 /// One adapter for queries, keys and values, and one for gate and up; a part of each head turns, with a factor on it alone and the
 /// divisors of long sequences: Phi 3 and GLM 4.
 fn like_phi3() -> Config {
@@ -236,7 +243,7 @@ fn like_qwen35moe() -> Config {
     Config { layers, ..like }
 }
 
-fn configs() -> [(&'static str, Config); 13] {
+fn configs() -> [(&'static str, Config); 14] {
     [
         ("like e2b", like_e2b()),
         ("like 31b", like_31b()),
@@ -249,6 +256,7 @@ fn configs() -> [(&'static str, Config); 13] {
         ("like gemma2", like_gemma2()),
         ("like olmo2", like_olmo2()),
         ("like phi3", like_phi3()),
+        ("like hunyuan", like_hunyuan()),
         ("like qwen35", like_qwen35()),
         ("like qwen35moe", like_qwen35moe()),
     ]

@@ -100,6 +100,12 @@ pub fn rope_both_ways(gpu: &Gpu) -> Outcome {
         let x = values(1, tokens * heads * size);
         let turned = reference::rope::forward(&wide(&x), &positions, &frequencies, heads);
         let back = reference::rope::backward(&wide(&x), &positions, &frequencies, heads);
+        let weights = values(2, size);
+        let weigh = |x: &[f64]| -> Vec<f64> {
+            x.iter().zip(weights.iter().cycle()).map(|(x, w)| x * f64::from(*w)).collect()
+        };
+        let weighted =
+            [weigh(&turned), reference::rope::backward(&weigh(&wide(&x)), &positions, &frequencies, heads)];
         // The guard after the positions must not be used.
         let positions = gpu.upload("positions", &[positions, vec![77; 64]].concat())?;
         let width = heads * size;
@@ -109,6 +115,17 @@ pub fn rope_both_ways(gpu: &Gpu) -> Outcome {
         let block = Block::in_out(gpu, (0, 0), width, &x);
         run(gpu, |rec| rope::backward(rec, &block.rows, &positions, &table, heads, tokens))?;
         backward.close(&name, width, &block.read(gpu, &name)?, &back)?;
+        let norm = gpu.upload("weights", &weights)?;
+        let block = Block::in_out(gpu, (0, 0), width, &x);
+        run(gpu, |rec| {
+            rope::forward_weighted(rec, &block.rows, &positions, &table, &norm, heads, tokens);
+        })?;
+        forward.close(&format!("{name} weighted"), width, &block.read(gpu, &name)?, &weighted[0])?;
+        let block = Block::in_out(gpu, (0, 0), width, &x);
+        run(gpu, |rec| {
+            rope::backward_weighted(rec, &block.rows, &positions, &table, &norm, heads, tokens);
+        })?;
+        backward.close(&format!("{name} weighted"), width, &block.read(gpu, &name)?, &weighted[1])?;
     }
     forward.done()?;
     backward.done()

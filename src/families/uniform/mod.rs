@@ -33,6 +33,8 @@ pub(super) struct Traits {
     pub norms_around: bool,
     /// Whether the norms of queries and keys, where there are any, are of whole rows.
     pub qk_norm_of_rows: bool,
+    /// Whether those of heads stand behind the rotary embedding.
+    pub qk_norm_behind: bool,
     /// Matrices that always have a bias. Other matrices of attention have one where the file has it.
     pub biases: &'static [Module],
     /// The modules of several matrices that are one in transformers. Files have them as one tensor or as several.
@@ -86,6 +88,7 @@ pub(super) fn config(gguf: &Gguf, traits: &Traits) -> Result<Config, Error> {
         interleaved_elsewhere: traits.interleaved_elsewhere,
         qk_norm: traits.qk_norm,
         qk_norm_of_rows: traits.qk_norm_of_rows,
+        qk_norm_behind: traits.qk_norm_behind,
         pre_norms: !traits.norms_behind,
         post_norms: traits.norms_behind || traits.norms_around,
         fused: traits.fused.to_vec(),

@@ -143,8 +143,19 @@ impl Model<'_> {
         );
         self.scale_queries(layer, batch, &mut dq);
         l.scale_turned(&mut dq, k_turn.scale);
-        let dq = rope::backward(&dq, &batch.positions, &q_turn.frequencies, l.heads);
-        let mut dq = norm_if_backward(&dq, &a.attn_q, w.attn_q_norm.as_ref(), of_queries, eps);
+        let (positions, frequencies) = (&batch.positions, &q_turn.frequencies);
+        // From the gradient of normed and turned heads to that of `x`.
+        let heads_backward =
+            |dy: &[f64], x: &[f64], weight: Option<&Vec<f64>>, width: usize, heads: usize| {
+                if l.qk_norm_behind {
+                    let turned = rope::forward(x, positions, frequencies, heads);
+                    let dturned = norm_if_backward(dy, &turned, weight, width, eps);
+                    return rope::backward(&dturned, positions, frequencies, heads);
+                }
+                let dnormed = rope::backward(dy, positions, frequencies, heads);
+                norm_if_backward(&dnormed, x, weight, width, eps)
+            };
+        let mut dq = heads_backward(&dq, &a.attn_q, w.attn_q_norm.as_ref(), of_queries, l.heads);
         if l.output_gate {
             let heads = dq.chunks_exact(size).zip(dgate.chunks_exact(size));
             dq = heads.flat_map(|(dq, dgate)| [dq, dgate].concat()).collect();
@@ -152,9 +163,9 @@ impl Model<'_> {
         let mut dnormed =
             self.adapted_backward(layer, Module::AttnQ, &dq, &a.attn_normed, &w.attn_q, acts, grads);
         if l.kv_donor.is_none() {
-            let mut dk = rope::backward(&shared.dk[layer], &batch.positions, &k_turn.frequencies, l.kv_heads);
+            let mut dk = shared.dk[layer].clone();
             l.scale_turned(&mut dk, k_turn.scale);
-            let mut dk = norm_if_backward(&dk, &a.attn_k, w.attn_k_norm.as_ref(), of_keys, eps);
+            let mut dk = heads_backward(&dk, &a.attn_k, w.attn_k_norm.as_ref(), of_keys, l.kv_heads);
             let dv = match l.v_norm {
                 true => rms_norm::backward(&shared.dv[layer], &a.attn_v, None, size, eps),
                 false => shared.dv[layer].clone(),

@@ -146,8 +146,11 @@ impl Model<'_> {
         if l.output_gate {
             (a.attn_q, a.attn_gate) = halves_of_heads(&a.attn_q, size);
         }
-        a.q = norm_if(&a.attn_q, w.attn_q_norm.as_ref(), of_queries, eps);
-        a.q = rope::forward(&a.q, &batch.positions, &q_turn.frequencies, l.heads);
+        let turn = |x: &[f64], heads| rope::forward(x, &batch.positions, &q_turn.frequencies, heads);
+        a.q = match l.qk_norm_behind {
+            true => norm_if(&turn(&a.attn_q, l.heads), w.attn_q_norm.as_ref(), of_queries, eps),
+            false => turn(&norm_if(&a.attn_q, w.attn_q_norm.as_ref(), of_queries, eps), l.heads),
+        };
         self.scale_queries(layer, batch, &mut a.q);
         l.scale_turned(&mut a.q, k_turn.scale);
         if l.kv_donor.is_none() {
@@ -157,8 +160,10 @@ impl Model<'_> {
                 Some(attn_v) => self.adapted(layer, Module::AttnV, &a.attn_normed, attn_v, z),
                 None => a.attn_k.clone(),
             };
-            a.k = norm_if(&a.attn_k, w.attn_k_norm.as_ref(), of_keys, eps);
-            a.k = rope::forward(&a.k, &batch.positions, &k_turn.frequencies, l.kv_heads);
+            a.k = match l.qk_norm_behind {
+                true => norm_if(&turn(&a.attn_k, l.kv_heads), w.attn_k_norm.as_ref(), of_keys, eps),
+                false => turn(&norm_if(&a.attn_k, w.attn_k_norm.as_ref(), of_keys, eps), l.kv_heads),
+            };
             l.scale_turned(&mut a.k, k_turn.scale);
             a.v = match l.v_norm {
                 true => rms_norm::forward(&a.attn_v, None, size, eps),
