@@ -93,6 +93,18 @@ fn main() -> std::process::ExitCode {
                     ten_steps(gpu, g)
                 },
             );
+            if ["granite", "seed_oss"].contains(&name.as_str()) {
+                add(
+                    "queries, keys and values as one tensor",
+                    &[Variant::F32, Variant::Coop16],
+                    &[],
+                    |gpu, g| {
+                        let g = Golden::read(&g.folder).with_fused_qkv();
+                        logits(gpu, &g)?;
+                        gradients(gpu, &g, Recompute::Never)
+                    },
+                );
+            }
             if name == "phi3" {
                 add("matrices of one adapter apart", &[Variant::F32, Variant::Coop16], &[], fused_apart);
             }

@@ -194,6 +194,10 @@ impl Inventory<'_> {
     fn bias(&mut self, config: &Config, layer: usize, module: Module) -> Result<(), Error> {
         let name = |last: &str| format!("blk.{layer}.{last}.bias");
         let Some((rows, _)) = module.shape(config, layer) else { return Ok(()) };
+        let is_of_attention = matches!(module, Module::AttnQ | Module::AttnK | Module::AttnV);
+        if is_of_attention && find(self.gguf, &name(module.gguf_name())).is_none() {
+            return self.fused_bias(config, layer, module);
+        }
         let Some(experts) = config.layers[layer].experts.filter(|_| module.of_experts()) else {
             return self.vector(&name(module.gguf_name()), rows);
         };
@@ -202,6 +206,26 @@ impl Inventory<'_> {
             return self.vectors(&name("ffn_up_exps"), rows / 2, experts.count);
         }
         self.vectors(&name(module.gguf_name()), rows, experts.count)
+    }
+
+    /// Adds the part of `attn_qkv.bias` that is the bias of queries, keys or values.
+    fn fused_bias(&mut self, config: &Config, layer: usize, module: Module) -> Result<(), Error> {
+        let own = format!("blk.{layer}.{}.bias", module.gguf_name());
+        let parts = Module::AttnQkv.fused().iter();
+        let sizes: Vec<(Module, usize)> =
+            parts.filter_map(|part| Some((*part, part.shape(config, layer)?.0))).collect();
+        let all = sizes.iter().map(|(_, rows)| rows).sum();
+        let before: usize = sizes.iter().take_while(|(part, _)| *part != module).map(|(_, rows)| rows).sum();
+        let cols = module.shape(config, layer).map_or(0, |(rows, _)| rows);
+        let whole = format!("blk.{layer}.attn_qkv.bias");
+        let tensor =
+            require(self.gguf, if find(self.gguf, &whole).is_some() { &whole } else { &own }, &[cols])?;
+        check_vector(self.gguf, tensor, &[all, 1])?;
+        let bytes = (tensor.range.end - tensor.range.start) / all as u64;
+        let start = tensor.range.start + before as u64 * bytes;
+        let stored = Stored { ty: tensor.ty, rows: 1, cols, range: start..start + cols as u64 * bytes };
+        self.stored.insert(own, stored);
+        Ok(())
     }
 
     /// Adds the row ranges of `attn_qkv` under the names of queries, keys and values.

@@ -168,6 +168,8 @@ pub struct AdapterNames {
     /// Whether transformers has the rows of gate and up of experts in turn, a row of the gate first. Elsewhere, and here, all
     /// rows of the gate come first.
     pub gate_up_alternate: bool,
+    /// The names in models of the family that have matrices as one ([`crate::base::config::LayerConfig::fused`]), where others have not.
+    pub where_fused: Option<&'static AdapterNames>,
 }
 
 impl AdapterNames {
@@ -206,6 +208,13 @@ pub fn of(config: &Config) -> &'static Family {
     named(config.architecture).expect("a family read the config")
 }
 
+/// Names of a model's modules in adapter files of other programs.
+pub fn names(config: &Config) -> &'static AdapterNames {
+    let names = of(config).names;
+    let is_fused = config.layers.iter().any(|l| !l.fused.is_empty());
+    names.where_fused.filter(|_| is_fused).unwrap_or(names)
+}
+
 /// The built-in chat layout of a model.
 pub fn template(config: &Config) -> &'static BuiltIn {
     (of(config).template)(config)
@@ -223,13 +232,18 @@ pub fn small_shape(name: &str) -> Option<Shape> {
 
 /// The module that a user means by its name in GGUF, or in PEFT for any family.
 pub fn module(name: &str) -> Option<Module> {
-    let known = |module: &Module| ALL.iter().any(|family| family.names.peft_name(*module) == name);
+    let known = |module: &Module| all_names().any(|names| names.peft_name(*module) == name);
     let gguf = Module::ALL.into_iter().find(|module| module.gguf_name() == name);
     gguf.or_else(|| Module::ALL.into_iter().find(known))
 }
 
+/// The names of every family.
+fn all_names() -> impl Iterator<Item = &'static AdapterNames> {
+    ALL.iter().flat_map(|family| [Some(family.names), family.names.where_fused]).flatten()
+}
+
 /// Every name that [`module`] knows.
 pub fn module_names() -> impl Iterator<Item = &'static str> {
-    let peft = ALL.iter().flat_map(|family| Module::ALL.map(|module| family.names.peft_name(module)));
+    let peft = all_names().flat_map(|names| Module::ALL.map(|module| names.peft_name(module)));
     Module::ALL.into_iter().map(Module::gguf_name).chain(peft)
 }

@@ -34,11 +34,12 @@ pub const FOLDERS: [&str; 14] = [
 ];
 
 /// The folders of families that differ from those in [`FOLDERS`] by numbers, or by a small part.
-pub const KIN: [&str; 15] = [
+pub const KIN: [&str; 16] = [
     "qwen3vl",
     "qwen2vl",
     "seed_oss",
     "granite",
+    "granite4",
     "granitemoe",
     "smollm3",
     "mistral3",
@@ -103,6 +104,15 @@ impl Golden {
             Base::from_gguf(Gguf::from_bytes(bytes, "split").expect("sound"), "split").expect("a model");
         assert!(base.config().layers.iter().all(|l| l.experts_split));
         Golden { base, ..self }
+    }
+
+    /// This model with queries, keys and values as one tensor.
+    pub fn with_fused_qkv(self) -> Golden {
+        let gguf = Gguf::from_bytes(fuse_qkv(self.base.gguf()), "fused").expect("sound");
+        assert!(
+            gguf.tensor("blk.0.attn_qkv.weight").is_some() && gguf.tensor("blk.0.attn_q.weight").is_none()
+        );
+        Golden { base: Base::from_gguf(gguf, "fused").expect("a model"), ..self }
     }
 
     /// This model with queries, keys, values, gate and up as tensors of their own.
@@ -215,6 +225,39 @@ pub fn split_fused(gguf: &Gguf, config: &Config) -> Vec<u8> {
             let name = if parts.len() > 1 { tensor.name.replace(whole, part) } else { tensor.name.clone() };
             entries.push(Entry { name, shape, ty: tensor.ty });
             data.push(own.to_vec());
+        }
+    }
+    let mut out = Vec::new();
+    writer::write(&mut out, gguf.metadata(), &entries, |i, out| out.write_all(&data[i])).expect("memory");
+    out
+}
+
+/// The file of a model as llama.cpp's converter writes it with `--fuse-qkv`: queries, keys and values, and their biases, in one tensor each.
+pub fn fuse_qkv(gguf: &Gguf) -> Vec<u8> {
+    let (mut entries, mut data) = (Vec::new(), Vec::new());
+    for tensor in gguf.tensors() {
+        let values = |name: &str| {
+            let tensor = gguf.tensor(name).expect("a twin");
+            (tensor.shape.last().copied().unwrap_or(1), dequantize(tensor.ty, gguf.data(tensor)))
+        };
+        match tensor.name.rsplit('.').nth(1) {
+            Some("attn_q") => {
+                let parts =
+                    ["attn_q", "attn_k", "attn_v"].map(|part| values(&tensor.name.replace("attn_q", part)));
+                let mut shape = tensor.shape.clone();
+                *shape.last_mut().expect("sizes") = parts.iter().map(|(rows, _)| rows).sum();
+                let name = tensor.name.replace("attn_q", "attn_qkv");
+                entries.push(Entry { name, shape, ty: GgmlType::F32 });
+                data.push(
+                    parts.iter().flat_map(|(_, values)| values).flat_map(|x| x.to_le_bytes()).collect(),
+                );
+            }
+            Some("attn_k" | "attn_v") => {}
+            _ => {
+                let (name, shape, ty) = (tensor.name.clone(), tensor.shape.clone(), tensor.ty);
+                entries.push(Entry { name, shape, ty });
+                data.push(gguf.data(tensor).to_vec());
+            }
         }
     }
     let mut out = Vec::new();

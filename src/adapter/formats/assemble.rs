@@ -235,12 +235,12 @@ impl Misfits {
 
 /// Why there is no slot for a module.
 fn why_no_slot(config: &Config, layer: usize, module: Module) -> String {
-    let name = families::of(config).names.peft_name(module);
+    let name = families::names(config).peft_name(module);
     let Some(found) = config.layers.get(layer) else {
         return format!("the model has {} layers, numbered from 0", config.layers.len());
     };
     if let Some(fused) = found.fused_with(module) {
-        let fused = families::of(config).names.peft_name(fused);
+        let fused = families::names(config).peft_name(fused);
         return format!("{name} is a part of {fused} in this model, which has one adapter");
     }
     if module.adapted_shape(config, layer).is_some() {

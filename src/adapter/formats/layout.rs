@@ -25,7 +25,7 @@ impl Order {
     pub fn of(config: &Config) -> Order {
         let first = config.layers.iter().find(|l| l.interleaved_elsewhere);
         Order {
-            names: families::of(config).names,
+            names: families::names(config),
             delta: config.layers.iter().find_map(|l| l.delta),
             pairs: first.and_then(|l| l.row_order()),
         }

@@ -99,7 +99,9 @@ pub(super) fn config(gguf: &Gguf, traits: &Traits) -> Result<Config, Error> {
     };
     let layers = (0..count).map(|i| {
         let has = |last: &str| find(gguf, &format!("blk.{i}.{last}")).is_some();
-        let bias = |m: &Module| traits.biases.contains(m) || has(&format!("{}.bias", m.gguf_name()));
+        let in_fused = |m: &Module| Module::AttnQkv.fused().contains(m) && has("attn_qkv.bias");
+        let bias =
+            |m: &Module| traits.biases.contains(m) || has(&format!("{}.bias", m.gguf_name())) || in_fused(m);
         let in_file = |fused: &&Module| match fused {
             Module::FfnGateUp => !has("ffn_gate"),
             _ => !has("attn_q") && has("attn_qkv"),
@@ -306,9 +308,10 @@ pub(super) fn experts(keys: &Keys) -> Result<Option<Experts>, Error> {
     Ok(Some(Experts { count, used, width: keys.size(width, WIDEST)?, shared: false }))
 }
 
-/// Refuses biases that no kernel adds: of the feed-forward block, the head and fused queries, keys and values.
+/// Refuses biases that no kernel adds: of the feed-forward block and the head.
 fn refuse_biases(gguf: &Gguf) -> Result<(), Error> {
-    let adds = |name: &str| ATTENTION.iter().any(|m| name.ends_with(&format!(".{}.bias", m.gguf_name())));
+    let modules = || ATTENTION.iter().chain(&[Module::AttnQkv]);
+    let adds = |name: &str| modules().any(|m| name.ends_with(&format!(".{}.bias", m.gguf_name())));
     let of_text = |name: &str| name.starts_with("blk.") || name == "output.bias";
     let bad = gguf.tensors().iter().find(|t| of_text(&t.name) && t.name.ends_with(".bias") && !adds(&t.name));
     match bad {
@@ -332,6 +335,7 @@ pub(super) static NAMES: AdapterNames = AdapterNames {
     mlx_layers: "model.layers",
     router_is_parameter: true,
     gate_up_alternate: false,
+    where_fused: None,
 };
 
 const MIXTURE: MixturePaths = MixturePaths {

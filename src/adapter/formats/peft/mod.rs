@@ -47,13 +47,13 @@ pub struct Naming {
 impl Naming {
     /// Names in the class of the text model alone: `model.layers.N`.
     pub fn causal_lm(config: &Config) -> Naming {
-        let names = families::of(config).names;
+        let names = families::names(config);
         Naming { names, layers: names.causal_lm_layers, order: Order::of(config) }
     }
 
     /// Names in the class with vision and audio towers: `model.language_model.layers.N`.
     pub fn conditional_generation(config: &Config) -> Naming {
-        let names = families::of(config).names;
+        let names = families::names(config);
         Naming { names, layers: names.conditional_generation_layers, order: Order::of(config) }
     }
 
