@@ -106,12 +106,17 @@ fn a_round_trip_is_exact() {
 fn golden_adapters_are_written_as_peft_wrote_them() {
     // Modules of the golden adapters. None has k and v of layers that share them.
     let text = &Module::ALL[..7];
-    let cases: [(&str, Config, &[Module], [f64; 2]); 5] = [
+    let cases: [(&str, Config, &[Module], [f64; 2]); 10] = [
         ("moe", config_of("moe"), &Module::ALL, [3.0, 6.0]),
         ("dense", config_of("dense"), &Module::ALL, [4.0, 8.0]),
         ("big", config_of("big"), text, [5.0, 8.0]),
         ("ollama", config_of("ollama"), &Module::ALL, [3.0, 4.0]),
         ("chat", Base::tiny().expect("part of the program").config().clone(), &Module::ALL, [8.0, 16.0]),
+        ("ernie4_5", config_of("ernie4_5"), &Module::ALL, [2.0, 5.0]),
+        ("glm4", config_of("glm4"), &Module::ALL, [2.0, 5.0]),
+        ("phi3", config_of("phi3"), &Module::ALL, [2.0, 5.0]),
+        ("granite4", config_of("granite4"), &Module::ALL, [2.0, 5.0]),
+        ("hunyuan-dense", config_of("hunyuan-dense"), &Module::ALL, [2.0, 5.0]),
     ];
     for (name, config, modules, expected) in cases {
         let folder = golden(name).join("adapter");
@@ -719,6 +724,47 @@ fn other_spellings_and_half_precision_are_read() {
     assert_eq!(read.pairs.len(), 6, "q of four layers, k of two");
 }
 
+/// mlx-lm has the rows of transformers, transposed. It has gate and up of Granite 4 apart: the same `A` for both, and halves of `B`.
+#[test]
+fn mlx_lm_files_have_the_rows_of_transformers() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    for name in ["ernie4_5", "glm4", "phi3", "granite4", "hunyuan-dense"] {
+        let (config, theirs) = (config_of(name), golden(name).join("adapter"));
+        let adapter = read_any(&theirs, &config, None).expect("PEFT's adapter");
+        let options = WriteOptions { base_model: name, dropout: 0.0, fingerprint: None, vocabulary: None };
+        let path = adapter::write(&folder.path().join(name), Format::Mlx, &adapter, &config, &options);
+        let ours = fs::read(path.expect("it is read back").join("adapters.safetensors")).expect("there");
+        let ours = SafeTensors::deserialize(&ours).expect("sound");
+        let theirs = fs::read(theirs.join("adapter_model.safetensors")).expect("there");
+        let theirs = SafeTensors::deserialize(&theirs).expect("sound");
+        let mut count = 0;
+        for (key, tensor) in theirs.tensors() {
+            let floats: Vec<[u8; 4]> = tensor.data().as_chunks::<4>().0.to_vec();
+            let columns = tensor.shape()[1];
+            let key = key.trim_start_matches("base_model.model.").trim_end_matches(".weight");
+            let (module, is_a) = (&key[..key.len() - 7], key.ends_with('A'));
+            let (paths, rows) = match name == "granite4" {
+                true if module.ends_with("input_linear") => {
+                    let path = |name: &str| module.replace("shared_mlp.input_linear", name);
+                    (vec![path("mlp.gate_proj"), path("mlp.up_proj")], floats.len() / columns)
+                }
+                _ => (vec![module.replace("shared_mlp.output_linear", "mlp.down_proj")], floats.len() / columns),
+            };
+            for (i, path) in paths.iter().enumerate() {
+                let part = rows / paths.len();
+                let own = if is_a { 0..rows } else { i * part..(i + 1) * part };
+                let row = |c: usize| own.clone().map(move |r| r * columns + c);
+                let expected: Vec<u8> = (0..columns).flat_map(row).flat_map(|at| floats[at]).collect();
+                let found = ours.tensor(&format!("{path}.lora_{}", if is_a { 'a' } else { 'b' }));
+                let found = found.unwrap_or_else(|_| panic!("{name} has no {path}"));
+                assert!(found.data() == expected, "{name}: {path}");
+                count += 1;
+            }
+        }
+        assert_eq!(ours.len(), count, "{name}");
+    }
+}
+
 /// llama.cpp applies these files to the logits that PyTorch gives: rows of queries and keys in the base's order, gate and up of
 /// experts as two tensors.
 #[test]
@@ -729,12 +775,17 @@ fn gguf_lora_files_equal_those_that_llama_cpp_applies() {
         "qwen2moe",
         "seed_oss",
         "granite",
+        "granite4",
         "granitemoe",
         "smollm3",
         "mistral3",
         "gemma2",
         "exaone4",
         "olmo2",
+        "ernie4_5",
+        "glm4",
+        "phi3",
+        "hunyuan-dense",
         "lfm2",
         "lfm2moe",
     ];

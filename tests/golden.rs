@@ -22,6 +22,7 @@ use golden::Golden;
 use libtest_mimic::Failed;
 use pollster::block_on;
 use rullama_train::adapter::lora::Adapter;
+use rullama_train::adapter::{self, Format};
 use rullama_train::base::{Base, GgmlType};
 use rullama_train::data::batch::{MicroBatch, Sample, Step};
 use rullama_train::gpu::{Gpu, Tier};
@@ -92,6 +93,21 @@ fn main() -> std::process::ExitCode {
                     ten_steps(gpu, g)
                 },
             );
+            if ["granite", "seed_oss"].contains(&name.as_str()) {
+                add(
+                    "queries, keys and values as one tensor",
+                    &[Variant::F32, Variant::Coop16],
+                    &[],
+                    |gpu, g| {
+                        let g = Golden::read(&g.folder).with_fused_qkv();
+                        logits(gpu, &g)?;
+                        gradients(gpu, &g, Recompute::Never)
+                    },
+                );
+            }
+            if name == "phi3" {
+                add("matrices of one adapter apart", &[Variant::F32, Variant::Coop16], &[], fused_apart);
+            }
             add("logits", &[Variant::F16, Variant::Coop8, Variant::Cuda], &[], logits);
             add("loss and gradients", &[Variant::F16, Variant::Coop8, Variant::Cuda], &[], |gpu, g| {
                 gradients(gpu, g, Recompute::Never)
@@ -140,7 +156,9 @@ fn trainer<'a>(
 }
 
 fn model<'a>(gpu: &Gpu, golden: &'a Golden) -> Model<'a> {
-    Model::load(gpu, &golden.base, 256).expect("the model fits")
+    // LongRoPE has other frequencies from the first training's context on.
+    let usual = golden.base.config().long_rope.as_ref().map_or(256, |long| long.original_context);
+    Model::load(gpu, &golden.base, usual).expect("the model fits")
 }
 
 fn step_of(samples: &[Sample], micro_batches: &[Vec<usize>]) -> Step {
@@ -168,15 +186,22 @@ fn check(what: &str, found: f64, tolerance: f64) -> Result<(), Failed> {
 }
 
 fn logits(gpu: &Gpu, g: &Golden) -> Result<(), Failed> {
-    let model = model(gpu, g);
+    let usual = model(gpu, g);
+    logits_of(gpu, g, &usual, &[("logits.lora", g.adapter.clone()), ("logits.base", g.without_effect())])?;
+    let Some(long) = &g.base.config().long_rope else { return Ok(()) };
+    let model = Model::load(gpu, &g.base, long.original_context + 1).expect("the model fits");
+    logits_of(gpu, g, &model, &[("logits.base.long", g.without_effect())])
+}
+
+fn logits_of(gpu: &Gpu, g: &Golden, model: &Model, all: &[(&str, Adapter)]) -> Result<(), Failed> {
     let batch = MicroBatch::pack([&g.first]);
     let rows: Vec<u32> = (0..batch.len() as u32).collect();
     let step = step_of(std::slice::from_ref(&g.first), &[vec![0]]);
-    for (name, adapter) in [("logits.lora", g.adapter.clone()), ("logits.base", g.without_effect())] {
-        let trainer = trainer(gpu, &model, &adapter, &[&step], Recompute::Never);
+    for (name, adapter) in all {
+        let trainer = trainer(gpu, model, adapter, &[&step], Recompute::Never);
         let found: Vec<f64> = block_on(trainer.logits(&batch, &rows))?.into_iter().map(f64::from).collect();
         let expected = match chooses(gpu, g) {
-            true => twin(gpu, g, &model, &adapter, &batch)?.logits(),
+            true => twin(gpu, g, model, adapter, &batch)?.logits(),
             false => g.tensor(name).to_vec(),
         };
         check(name, gpu::relative(&found, &expected), tolerances(gpu)[0])?;
@@ -195,6 +220,27 @@ fn twin<'g>(
     let twin = Twin::of_device(gpu, g, model, adapter, batch)?;
     check("difference of scores that changed places", twin.margin, choices::CLOSE)?;
     Ok(twin)
+}
+
+/// The model with queries, keys, values, gate and up apart, but for each adapter: the same numbers. Its GGUF adapter names those tensors.
+fn fused_apart(gpu: &Gpu, g: &Golden) -> Result<(), Failed> {
+    let g = Golden::read(&g.folder).with_fused_apart();
+    logits(gpu, &g)?;
+    gradients(gpu, &g, Recompute::Always)?;
+    let folder = tempfile::tempdir()?;
+    let options =
+        adapter::WriteOptions { base_model: "apart", dropout: 0.0, fingerprint: None, vocabulary: None };
+    let path = folder.path().join("apart");
+    let path = adapter::write(&path, Format::GgufLora, &g.adapter, g.base.config(), &options)?;
+    let written = rullama_train::base::Gguf::open(&path)?;
+    let has = |name: &str| written.tensor(&format!("blk.1.{name}.weight.lora_b")).is_some();
+    if !["attn_q", "attn_k", "attn_v", "ffn_gate", "ffn_up", "ffn_down"].into_iter().all(has)
+        || has("attn_qkv")
+    {
+        return Err("the adapter has other tensors than the base".into());
+    }
+    let read = adapter::read_any(&path, g.base.config(), None)?;
+    if read != g.adapter { Err("the adapter is read otherwise".into()) } else { Ok(()) }
 }
 
 fn gradients(gpu: &Gpu, g: &Golden, recompute: Recompute) -> Result<(), Failed> {

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use rullama_train::adapter::lora::{Adapter, slots};
+use rullama_train::adapter::lora::{Adapter, Slot, slots};
 use rullama_train::adapter::merge::{self, MergeType};
 use rullama_train::adapter::read_any;
 use rullama_train::base::Module;
@@ -118,6 +118,42 @@ fn all_other_bytes_are_unchanged() {
             }
             assert_eq!(rest.len(), old.metadata().len());
         }
+    }
+}
+
+#[test]
+fn matrices_of_one_adapter_are_merged_where_they_are() {
+    for name in ["phi3", "glm4", "granite4"] {
+        let base = golden_base(name);
+        let adapter = golden_adapter(name, &base);
+        let (merged, tensors) = merge(&base, &adapter, MergeType::from_name("f16").expect("a type"));
+        let merged = Base::from_gguf(merged, "merged").expect("a model");
+        let is_fused = |slot: &&Slot| slot.parts(base.config()).len() > 1;
+        let mut matrices = 0;
+        for slot in adapter.pairs.keys().filter(is_fused) {
+            let (pair, rank, cols) = (&adapter.pairs[slot], adapter.rank, slot.in_features);
+            for (module, rows) in slot.parts(base.config()) {
+                let name = format!("blk.{}.{}", slot.layer, module.gguf_name());
+                let values = |base: &Base| base.require_matrix(&name).expect("a part").dequantize();
+                let (before, found) = (values(&base), values(&merged));
+                let value = |(i, w): (usize, &f32)| {
+                    let b = &pair.b[(rows.start + i / cols) * rank..][..rank];
+                    let a = |r: usize| f64::from(pair.a[r * cols + i % cols]);
+                    let sum: f64 = b.iter().enumerate().map(|(r, b)| f64::from(*b) * a(r)).sum();
+                    f64::from(*w) + adapter.scale() * sum
+                };
+                let expected: Vec<f64> = before.iter().enumerate().map(value).collect();
+                assert!(relative(&before, &expected) > 0.05, "{name} is adapted");
+                let error = relative(&found, &expected);
+                assert!(error < 5e-4, "{name}: {error:e}");
+                matrices += 1;
+            }
+        }
+        assert_eq!(matrices, if name == "phi3" { 10 } else { 4 }, "{name}");
+        // A tensor that holds several is written once.
+        let mut names: Vec<&String> = tensors.iter().map(|tensor| &tensor.name).collect();
+        names.dedup();
+        assert_eq!(names.len(), tensors.len(), "{name}");
     }
 }
 

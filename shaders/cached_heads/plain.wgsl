@@ -1,5 +1,6 @@
 // Queries, keys and values of new tokens, one workgroup per head: adds the adapter's term to the products, then applies RMSNorm and rotary
 // embedding. Queries stay in place; keys and values go to their token's row of the cache. With EACH every token is of a sequence of its own.
+// With BEHIND the weights of the norm are multiplied behind the rotary embedding.
 #import common/reduce_wide
 #if {EACH}
 #import common/steps
@@ -151,6 +152,7 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
 #if !{IDENTITY}
         low *= rstd;
         high *= rstd;
+#if !{BEHIND}
         if kind == QUERY {
             low *= q_norm[i];
             high *= q_norm[i + half];
@@ -159,12 +161,20 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
             high *= k_norm[i + half];
         }
 #end
+#end
         var turn = k_table[position * half + i];
         if kind == QUERY {
             turn = q_table[position * half + i];
         }
+#if {BEHIND}
+        let weight_low = select(k_norm[i], q_norm[i], kind == QUERY);
+        let weight_high = select(k_norm[i + half], q_norm[i + half], kind == QUERY);
+        let turned_low = weight_low * (low * turn.x - high * turn.y);
+        let turned_high = weight_high * (high * turn.x + low * turn.y);
+#else
         let turned_low = low * turn.x - high * turn.y;
         let turned_high = high * turn.x + low * turn.y;
+#end
         if kind == QUERY {
             products[raw + i] = turned_low;
             products[raw + i + half] = turned_high;

@@ -1,6 +1,7 @@
 //! The matrices that a LoRA adapter adapts, and the adapter in host memory.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -25,11 +26,43 @@ pub struct Slot {
 }
 
 impl Slot {
-    /// The slot of a matrix in layer `layer`. `None` if the layer does not have or does not use this matrix.
+    /// The slot of a module in layer `layer`. `None` if the layer does not have or does not use such a matrix, or has it as a part of one
+    /// that has an adapter ([`Module::fused`]).
     pub fn of(config: &Config, layer: usize, module: Module) -> Option<Slot> {
-        let (out_features, in_features) = module.shape(config, layer)?;
+        Some(Slot::shaped(config, layer, module, module.adapted_shape(config, layer)?))
+    }
+
+    /// The shape of a matrix of the base as that of a slot, whether or not the matrix has an adapter of its own.
+    pub fn of_matrix(config: &Config, layer: usize, module: Module) -> Option<Slot> {
+        Some(Slot::shaped(config, layer, module, module.shape(config, layer)?))
+    }
+
+    /// The slot whose adapter adapts a matrix of the base, and the rows of its `B` that belong to the matrix.
+    pub fn adapting(config: &Config, layer: usize, module: Module) -> Option<(Slot, Range<usize>)> {
+        let fused = config.layers[layer].fused_with(module).unwrap_or(module);
+        let slot = Slot::of(config, layer, fused)?;
+        let mut parts = slot.parts(config).into_iter();
+        parts.find(|(part, _)| *part == module).map(|(_, rows)| (slot, rows))
+    }
+
+    /// The matrices of the base that the slot's adapter adapts, each with its rows of `B`: one, unless transformers has several as one.
+    pub fn parts(&self, config: &Config) -> Vec<(Module, Range<usize>)> {
+        let whole = 0..self.experts * self.out_features;
+        if !config.layers[self.layer].fused.contains(&self.module) {
+            return vec![(self.module, whole)];
+        }
+        let mut first = 0;
+        let rows = |part: &Module| {
+            let (rows, _) = part.shape(config, self.layer)?;
+            first += rows;
+            Some((*part, first - rows..first))
+        };
+        self.module.fused().iter().filter_map(rows).collect()
+    }
+
+    fn shaped(config: &Config, layer: usize, module: Module, (rows, cols): (usize, usize)) -> Slot {
         let experts = config.layers[layer].experts.filter(|_| module.of_experts()).map_or(1, |e| e.count);
-        Some(Slot { layer, module, out_features, in_features, experts })
+        Slot { layer, module, out_features: rows, in_features: cols, experts }
     }
 
     /// Number of values in `A` `[E, R, in]`.

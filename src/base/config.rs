@@ -1,7 +1,7 @@
 //! The shape of a text model: everything that decides which tensors it has, their sizes, and what happens between them.
 
 use super::Module;
-pub use super::rotary::{QueryGrowth, Rotary, Yarn, halved_row, interleaved_row};
+pub use super::rotary::{Interleaved, LongRope, QueryGrowth, Rotary, Yarn};
 
 /// A text model. `L` is `layers.len()`.
 #[derive(Clone, Debug, PartialEq)]
@@ -28,6 +28,8 @@ pub struct Config {
     pub context_length: usize,
     /// Divisors of the rotary frequencies (`rope_freqs.weight`, `[K/2]`) in layers with [`LayerConfig::rope_factors`].
     pub rope_freq_factors: Option<Vec<f32>>,
+    /// The divisors in the place of [`Config::rope_freq_factors`] for long sequences; `None` where all have the same.
+    pub long_rope: Option<LongRope>,
     /// The layers, first to last.
     pub layers: Vec<LayerConfig>,
 }
@@ -47,6 +49,7 @@ impl Default for Config {
             softcap: None,
             context_length: 0,
             rope_freq_factors: None,
+            long_rope: None,
             layers: Vec::new(),
         }
     }
@@ -80,10 +83,19 @@ pub struct LayerConfig {
     /// Leading values of each head of queries and keys that rotary embedding turns; `None` where it turns whole heads.
     pub rotated: Option<usize>,
     /// Whether the file stores the rows of each head of queries and keys with the two rows of a rotary pair side by side, as
-    /// llama.cpp's `llama` architecture does. Everything in memory has them half a head apart, as transformers has.
+    /// llama.cpp's `llama` architecture does. Everything in memory has them half a head apart, as transformers has for most families.
     pub interleaved: bool,
+    /// Whether transformers and mlx-lm have these rows side by side too.
+    pub interleaved_elsewhere: bool,
     /// The matrices that have a frozen bias.
     pub biases: Vec<Module>,
+    /// The modules that put matrices of the layer together ([`Module::fused`]), which so have one adapter: transformers has them as one
+    /// matrix.
+    pub fused: Vec<Module>,
+    /// Those of [`LayerConfig::fused`] that are one tensor in the file too: `attn_qkv`, and gate and up in `ffn_up`.
+    pub fused_in_file: Vec<Module>,
+    /// Factor on the values of queries and keys that rotary embedding turns, beside YaRN's.
+    pub turned_scale: f64,
     /// The layer whose keys and values this layer uses; `None` where it computes its own.
     pub kv_donor: Option<usize>,
     /// Whether the values are the raw keys (`attention_k_eq_v`: no `attn_v` tensor).
@@ -94,6 +106,8 @@ pub struct LayerConfig {
     pub v_norm: bool,
     /// Whether the RMSNorm of queries and that of keys are of whole rows, with weights `[H·K]` and `[G·K]`, where there are any.
     pub qk_norm_of_rows: bool,
+    /// Whether the RMSNorm of heads of queries and keys stands behind the rotary embedding.
+    pub qk_norm_behind: bool,
     /// Factor on the attention scores.
     pub score_scale: f64,
     /// `c` of `c·tanh(s/c)` on the scores, behind their factor; `None` without.
@@ -139,12 +153,17 @@ impl Default for LayerConfig {
             query_growth: None,
             rotated: None,
             interleaved: false,
+            interleaved_elsewhere: false,
             biases: Vec::new(),
+            fused: Vec::new(),
+            fused_in_file: Vec::new(),
+            turned_scale: 1.0,
             kv_donor: None,
             k_eq_v: false,
             qk_norm: false,
             v_norm: false,
             qk_norm_of_rows: false,
+            qk_norm_behind: false,
             score_scale: 1.0,
             score_softcap: None,
             sinks: false,
@@ -178,6 +197,17 @@ impl LayerConfig {
             true => [Module::FfnGateShexp, Module::FfnUpShexp, Module::FfnDownShexp],
             false => [Module::FfnGate, Module::FfnUp, Module::FfnDown],
         }
+    }
+
+    /// The module of [`LayerConfig::fused`] that has the matrix of `module` among others.
+    pub fn fused_with(&self, module: Module) -> Option<Module> {
+        self.fused.iter().copied().find(|fused| fused.fused().contains(&module))
+    }
+
+    /// The order in which the file has the rows of queries and keys; `None` where it is that of memory.
+    pub fn row_order(&self) -> Option<Interleaved> {
+        let turned = self.rotated.unwrap_or(self.head_size);
+        self.interleaved.then_some(Interleaved { head_size: self.head_size, turned })
     }
 
     /// Values that the norms of queries and of keys norm together.
@@ -300,12 +330,15 @@ impl Experts {
 
 impl Config {
     /// Rotary frequencies of layer `layer`, `[K/2]`: `θ_i = base^(−2i/K) / factor_i / divisor`, with YaRN divided once more.
-    /// `K` is the size of the part of each head that is turned. All frequencies are 0 where nothing turns.
+    /// `K` is the size of the part of each head that is turned. All frequencies are 0 where nothing turns. `positions`: the number of
+    /// tokens of the longest sequence, on which the factors of some models depend ([`LongRope`]).
     ///
     /// Source: llama.cpp `ggml_rope_ext` with `freq_factors`; transformers' "proportional" rotary embedding.
-    pub fn rope_frequencies(&self, layer: usize) -> Vec<f64> {
+    pub fn rope_frequencies(&self, layer: usize, positions: usize) -> Vec<f64> {
         let l = &self.layers[layer];
-        let factors = self.rope_freq_factors.as_ref().filter(|_| l.rope_factors);
+        let long = self.long_rope.as_ref().filter(|long| positions > long.original_context);
+        let factors = long.map(|long| &long.factors).or(self.rope_freq_factors.as_ref());
+        let factors = factors.filter(|_| l.rope_factors);
         let size = l.rotated.unwrap_or(l.head_size);
         if !l.turns {
             return vec![0.0; size / 2];
@@ -319,19 +352,19 @@ impl Config {
             .collect()
     }
 
-    /// The head size of the matrix `name` (`blk.3.attn_q`), where the file has the rows of its heads interleaved.
-    pub fn interleaved(&self, name: &str) -> Option<usize> {
+    /// The order of the rows of the matrix `name` (`blk.3.attn_q`), where the file has those of its heads interleaved.
+    pub fn interleaved(&self, name: &str) -> Option<Interleaved> {
         let (layer, last) = name.strip_prefix("blk.")?.split_once('.')?;
         let layer = self.layers.get(layer.parse::<usize>().ok()?)?;
-        (layer.interleaved && matches!(last, "attn_q" | "attn_k")).then_some(layer.head_size)
+        layer.row_order().filter(|_| matches!(last, "attn_q" | "attn_k"))
     }
 
-    /// The rotary embeddings of queries and of keys in layer `layer`. That of the queries has the factor on the scores, where it
-    /// turns whole heads; else their norm has it. Both have YaRN's.
-    pub fn rotary(&self, layer: usize) -> [Rotary; 2] {
-        let frequencies = self.rope_frequencies(layer);
+    /// The rotary embeddings of queries and of keys in layer `layer`, for sequences of at most `positions` tokens. That of the queries has
+    /// the factor on the scores, where it turns whole heads; else their norm has it. Both have the other factors.
+    pub fn rotary(&self, layer: usize, positions: usize) -> [Rotary; 2] {
+        let frequencies = self.rope_frequencies(layer, positions);
         let l = &self.layers[layer];
-        let scale = l.yarn.map_or(1.0, |yarn| yarn.scale);
+        let scale = l.turned_scale * l.yarn.map_or(1.0, |yarn| yarn.scale);
         let of_scores = if l.rotated.is_none() { l.score_scale } else { 1.0 };
         let growth = l.query_growth;
         let queries = Rotary { frequencies: frequencies.clone(), scale: of_scores * scale, growth };
@@ -345,6 +378,21 @@ impl Module {
         let (rows, _) = self.shape(config, layer)?;
         let experts = config.layers[layer].experts.filter(|_| self.of_experts());
         Some(rows * experts.map_or(1, |experts| experts.count))
+    }
+
+    /// `(out, in)` of what an adapter of the module adapts in layer `layer`: of matrices that are one in transformers, all together.
+    /// `None` where the layer has no such matrix, never uses it, or has it as a part of another.
+    pub fn adapted_shape(self, config: &Config, layer: usize) -> Option<(usize, usize)> {
+        let l = &config.layers[layer];
+        if l.fused_with(self).is_some() {
+            return None;
+        }
+        if !l.fused.contains(&self) {
+            return self.shape(config, layer);
+        }
+        let parts: Option<Vec<_>> = self.fused().iter().map(|part| part.shape(config, layer)).collect();
+        let parts = parts?;
+        Some((parts.iter().map(|(rows, _)| rows).sum(), parts.first()?.1))
     }
 
     /// `(out, in)` of the matrix (of each expert's matrix) in layer `layer`; `None` where the layer has no such matrix or never
@@ -374,6 +422,7 @@ impl Module {
             Module::FfnGateInpShexp => is_shared.then_some((1, d)),
             Module::InpGate => (p > 0).then_some((p, d)),
             Module::Proj => (p > 0).then_some((d, p)),
+            Module::FfnGateUp => None,
             Module::FfnGateInp => l.experts.map(|experts| (experts.count, d)),
             Module::FfnGateUpExps => l.experts.map(|experts| (2 * experts.width, d)),
             Module::FfnDownExps => l.experts.map(|experts| (d, experts.width)),

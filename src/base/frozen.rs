@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 
 use rayon::prelude::*;
 
-use super::config::{Config, interleaved_row};
+use super::config::Config;
 use super::gguf::source::now;
 use super::tensors::{self, Stored};
 use super::{Error, Fingerprint, Gguf, Matrix, Module, Tensor, TensorInfo, beside, fingerprint};
@@ -129,8 +129,8 @@ impl Base {
         tensor: &Tensor<'_>,
         rows: Range<usize>,
     ) -> Result<Cow<'_, [u8]>, Error> {
-        let Some(head_size) = tensor.interleaved else { return self.read(&tensor.rows(rows)).await };
-        let stored: Vec<u32> = rows.map(|row| interleaved_row(row, head_size) as u32).collect();
+        let Some(order) = tensor.interleaved else { return self.read(&tensor.rows(rows)).await };
+        let stored: Vec<u32> = rows.map(|row| order.stored(row) as u32).collect();
         self.read_rows(tensor, &stored).await.map(Cow::Owned)
     }
 
@@ -209,8 +209,8 @@ impl Base {
     /// The frozen bias `[rows]` of a matrix by the name of that, `blk.3.attn_q`; `None` where it has none.
     pub fn bias(&self, name: &str) -> Option<Vec<f32>> {
         let bias = self.matrix(&format!("{name}.bias"))?.dequantize();
-        let Some(head_size) = self.config.interleaved(name) else { return Some(bias) };
-        Some((0..bias.len()).map(|row| bias[interleaved_row(row, head_size)]).collect())
+        let Some(order) = self.config.interleaved(name) else { return Some(bias) };
+        Some((0..bias.len()).map(|row| bias[order.stored(row)]).collect())
     }
 
     /// The frozen biases `[E, out]` of every expert's matrix in layer `layer`; `None` where it has none.

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::rotary::Interleaved;
 use super::{GgmlType, formats};
 
 /// A matrix `[rows, cols]`, or some of its rows, without its bytes: [`super::Base::read`] fetches them.
@@ -17,8 +18,8 @@ pub struct Tensor<'a> {
     pub cols: usize,
     /// Position in the file, in bytes.
     pub range: Range<u64>,
-    /// The head size where the file has the rows of heads interleaved ([`super::config::LayerConfig::interleaved`]).
-    pub interleaved: Option<usize>,
+    /// The order of the rows where the file has those of heads interleaved ([`super::config::LayerConfig::interleaved`]).
+    pub interleaved: Option<Interleaved>,
 }
 
 impl Tensor<'_> {

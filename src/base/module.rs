@@ -21,7 +21,7 @@ pub enum Module {
     InpGate,
     /// Per-layer embedding projection, `[D, P]`.
     Proj,
-    /// Queries, keys and values of a delta net, `[C, D]`.
+    /// Queries, keys and values of a delta net, `[C, D]`, or of attention, `[(H + 2·G)·K, D]`, in models that have them as one matrix.
     AttnQkv,
     /// Gate of a delta net's output, `[Hv·K, D]`.
     AttnGate,
@@ -43,6 +43,8 @@ pub enum Module {
     FfnDownShexp,
     /// Score of a shared expert, whose sigmoid multiplies the expert's output, `[1, D]`.
     FfnGateInpShexp,
+    /// Feed-forward gate above up, `[2·F, D]`, in models that have both as one matrix.
+    FfnGateUp,
     /// Router of a mixture of experts, `[E, D]`.
     FfnGateInp,
     /// Gate and up of every expert, `[E, 2·F, D]`: an expert's gate above its up.
@@ -54,7 +56,7 @@ pub enum Module {
 impl Module {
     /// Every module, in the order in which a layer uses them. Those of delta nets and of short
     /// convolutions stand in the place of attention's.
-    pub const ALL: [Module; 23] = [
+    pub const ALL: [Module; 24] = [
         Module::AttnQ,
         Module::AttnK,
         Module::AttnV,
@@ -75,6 +77,7 @@ impl Module {
         Module::FfnUpShexp,
         Module::FfnDownShexp,
         Module::FfnGateInpShexp,
+        Module::FfnGateUp,
         Module::FfnGateInp,
         Module::FfnGateUpExps,
         Module::FfnDownExps,
@@ -82,7 +85,7 @@ impl Module {
 
     /// The modules of `all-linear`: all but the router, whose choices would become unstable, and the routed experts, which would
     /// need an adapter each.
-    pub const ALL_LINEAR: &[Module] = Module::ALL.split_at(20).0;
+    pub const ALL_LINEAR: &[Module] = Module::ALL.split_at(21).0;
 
     /// The name in GGUF: `attn_q` in `blk.N.attn_q.weight`.
     pub fn gguf_name(self) -> &'static str {
@@ -107,9 +110,19 @@ impl Module {
             Module::FfnUpShexp => "ffn_up_shexp",
             Module::FfnDownShexp => "ffn_down_shexp",
             Module::FfnGateInpShexp => "ffn_gate_inp_shexp",
+            Module::FfnGateUp => "ffn_gate_up",
             Module::FfnGateInp => "ffn_gate_inp",
             Module::FfnGateUpExps => "ffn_gate_up_exps",
             Module::FfnDownExps => "ffn_down_exps",
+        }
+    }
+
+    /// The modules whose matrices it has below each other, in models that have them as one matrix; none for any other module.
+    pub fn fused(self) -> &'static [Module] {
+        match self {
+            Module::AttnQkv => &[Module::AttnQ, Module::AttnK, Module::AttnV],
+            Module::FfnGateUp => &[Module::FfnGate, Module::FfnUp],
+            _ => &[],
         }
     }
 

@@ -1,17 +1,48 @@
 //! Rotary embedding: the order of rows, YaRN, and factors on the result.
 
-/// The row of a file that holds row `row` of a matrix with [`super::config::LayerConfig::interleaved`] heads of `head_size` rows: the file
-/// has rows `i` and `i + K/2` of a head at `2·i` and `2·i + 1`.
-pub fn interleaved_row(row: usize, head_size: usize) -> usize {
-    let (head, i) = (row / head_size, row % head_size);
-    let half = head_size / 2;
-    head * head_size + 2 * (i % half) + i / half
+/// The order of the rows of heads in files that have the two rows of a rotary pair side by side: rows `i` and `i + n/2` of a head lie at
+/// `2·i` and `2·i + 1`, where `n` rows of each head turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Interleaved {
+    /// Rows `K` of a head.
+    pub head_size: usize,
+    /// Leading rows `n` of a head that turn. The others keep their places.
+    pub turned: usize,
 }
 
-/// Undoes [`interleaved_row`].
-pub fn halved_row(stored: usize, head_size: usize) -> usize {
-    let (head, i) = (stored / head_size, stored % head_size);
-    head * head_size + i / 2 + i % 2 * (head_size / 2)
+impl Interleaved {
+    /// Heads of `head_size` rows, all of which turn.
+    pub fn whole(head_size: usize) -> Interleaved {
+        Interleaved { head_size, turned: head_size }
+    }
+
+    /// The row of the file that holds row `row` of memory.
+    pub fn stored(self, row: usize) -> usize {
+        let (first, i, half) = self.place(row);
+        if i < self.turned { first + 2 * (i % half) + i / half } else { row }
+    }
+
+    /// Undoes [`Interleaved::stored`].
+    pub fn in_memory(self, stored: usize) -> usize {
+        let (first, i, half) = self.place(stored);
+        if i < self.turned { first + i / 2 + i % 2 * half } else { stored }
+    }
+
+    /// The first row of a row's head, the row's number in it, and half of the rows that turn.
+    fn place(self, row: usize) -> (usize, usize, usize) {
+        let i = row % self.head_size;
+        (row - i, i, self.turned / 2)
+    }
+}
+
+/// LongRoPE (Ding et al. 2024, arXiv:2402.13753): divisors of the rotary frequencies for sequences beyond the context of the first training.
+/// llama.cpp takes them by the size of its context, transformers by the length of each sequence.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LongRope {
+    /// `rope_factors_long.weight`, one per pair.
+    pub factors: Vec<f32>,
+    /// Tokens up to which the usual factors hold (`rope.scaling.original_context_length`).
+    pub original_context: usize,
 }
 
 /// A rotary embedding with a factor on its result.
@@ -98,6 +129,15 @@ impl Yarn {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rows_that_turn_alternate_in_files() {
+        let order = Interleaved { head_size: 6, turned: 4 };
+        assert_eq!(std::array::from_fn(|row| order.stored(row)), [0, 2, 1, 3, 4, 5, 6, 8, 7, 9, 10, 11]);
+        for order in [order, Interleaved::whole(6)] {
+            assert!((0..12).all(|row| order.in_memory(order.stored(row)) == row), "{order:?}");
+        }
+    }
 
     /// transformers' `ROPE_INIT_FUNCTIONS["yarn"]` for gpt-oss-20b, every third pair: of these, only 9 to 15 lie between the bounds.
     #[test]

@@ -183,8 +183,18 @@ impl Inventory<'_> {
         if fused {
             self.fused_attention(layer, &config.layers[layer], config.width)?;
         }
+        let gate_up = config.layers[layer].fused_in_file.contains(&Module::FfnGateUp);
+        if gate_up {
+            let width = config.layers[layer].ffn_width;
+            self.row_parts(&name("ffn_up"), layer, &[("ffn_gate", width), ("ffn_up", width)], config.width)?;
+        }
+        let fused_by = |module: Module| match module {
+            Module::AttnQ | Module::AttnK | Module::AttnV => fused,
+            Module::FfnGate | Module::FfnUp => gate_up,
+            _ => false,
+        };
         for module in Module::ALL.into_iter().filter(|m| !m.of_experts()) {
-            let in_fused = fused && matches!(module, Module::AttnQ | Module::AttnK | Module::AttnV);
+            let in_fused = fused_by(module);
             if let Some((rows, cols)) = module.shape(config, layer).filter(|_| !in_fused) {
                 self.matrix(&name(module.gguf_name()), rows, cols)?;
             }
@@ -202,6 +212,10 @@ impl Inventory<'_> {
     fn bias(&mut self, config: &Config, layer: usize, module: Module) -> Result<(), Error> {
         let name = |last: &str| format!("blk.{layer}.{last}.bias");
         let Some((rows, _)) = module.shape(config, layer) else { return Ok(()) };
+        let is_of_attention = matches!(module, Module::AttnQ | Module::AttnK | Module::AttnV);
+        if is_of_attention && find(self.gguf, &name(module.gguf_name())).is_none() {
+            return self.fused_bias(config, layer, module);
+        }
         let Some(experts) = config.layers[layer].experts.filter(|_| module.of_experts()) else {
             return self.vector(&name(module.gguf_name()), rows);
         };
@@ -212,17 +226,53 @@ impl Inventory<'_> {
         self.vectors(&name(module.gguf_name()), rows, experts.count)
     }
 
+    /// Adds the part of `attn_qkv.bias` that is the bias of queries, keys or values.
+    fn fused_bias(&mut self, config: &Config, layer: usize, module: Module) -> Result<(), Error> {
+        let own = format!("blk.{layer}.{}.bias", module.gguf_name());
+        let parts = Module::AttnQkv.fused().iter();
+        let sizes: Vec<(Module, usize)> =
+            parts.filter_map(|part| Some((*part, part.shape(config, layer)?.0))).collect();
+        let all = sizes.iter().map(|(_, rows)| rows).sum();
+        let before: usize = sizes.iter().take_while(|(part, _)| *part != module).map(|(_, rows)| rows).sum();
+        let cols = module.shape(config, layer).map_or(0, |(rows, _)| rows);
+        let whole = format!("blk.{layer}.attn_qkv.bias");
+        let tensor =
+            require(self.gguf, if find(self.gguf, &whole).is_some() { &whole } else { &own }, &[cols])?;
+        check_vector(self.gguf, tensor, &[all, 1])?;
+        let bytes = (tensor.range.end - tensor.range.start) / all as u64;
+        let start = tensor.range.start + before as u64 * bytes;
+        let stored = Stored { ty: tensor.ty, rows: 1, cols, range: start..start + cols as u64 * bytes };
+        self.stored.insert(own, stored);
+        Ok(())
+    }
+
     /// Adds the row ranges of `attn_qkv` under the names of queries, keys and values.
     fn fused_attention(&mut self, layer: usize, l: &LayerConfig, cols: usize) -> Result<(), Error> {
         let (queries, keys) = (l.heads * l.head_size, l.kv_heads * l.head_size);
-        let rows = queries + 2 * keys;
-        let tensor = require(self.gguf, &format!("blk.{layer}.attn_qkv"), &[cols, rows])?;
+        let parts = [("attn_q", queries), ("attn_k", keys), ("attn_v", keys)];
+        self.row_parts(&format!("blk.{layer}.attn_qkv"), layer, &parts, cols)?;
+        if l.kv_donor.is_some() {
+            for part in ["attn_k", "attn_v"] {
+                self.stored.remove(&format!("blk.{layer}.{part}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds the matrices that one tensor of the file has below each other, by their names in the layer and rows.
+    fn row_parts(
+        &mut self,
+        name: &str,
+        layer: usize,
+        parts: &[(&str, usize)],
+        cols: usize,
+    ) -> Result<(), Error> {
+        let rows = parts.iter().map(|(_, rows)| rows).sum();
+        let tensor = require(self.gguf, name, &[cols, rows])?;
         check_matrix(self.gguf, tensor, rows, cols)?;
         let row_bytes = (tensor.range.end - tensor.range.start) / rows as u64;
-        let parts = [("attn_q", queries), ("attn_k", keys), ("attn_v", keys)];
-        let used = if l.kv_donor.is_none() { 3 } else { 1 };
         let mut start = tensor.range.start;
-        for (part, rows) in &parts[..used] {
+        for (part, rows) in parts {
             let range = start..start + *rows as u64 * row_bytes;
             start = range.end;
             let stored = Stored { ty: tensor.ty, rows: *rows, cols, range };

@@ -1,4 +1,4 @@
-//! Granite 3: Llama's layers with four scalars, dense and as a mixture of experts.
+//! Granite 3, dense and as a mixture of experts, and the dense models of Granite 4: Llama's layers with four scalars.
 
 use super::chat_layout::{Turns, turns};
 use super::metadata::Keys;
@@ -7,24 +7,24 @@ use super::uniform::{self, Traits};
 use super::{AdapterNames, Family, Shape, USUAL_SAMPLING, llama, tool_calls};
 use crate::base::config::Config;
 use crate::base::gguf::value::Value;
-use crate::base::{Error, Gguf};
+use crate::base::{Error, Gguf, Module};
 use crate::data::template::{BuiltIn, ReplySyntax};
 use crate::data::tokenizer::{END_NAMES, Kind, TokenizerSpec};
 
 const TRAITS: Traits = Traits { name: "granite", ..llama::TRAITS };
 const MIXTURE: Traits = Traits { name: "granitemoe", ..llama::TRAITS };
 
-/// Granite 3.0 to 3.3.
+/// Granite 3.0 to 3.3, and the dense models of Granite 4.
 pub static FAMILY: Family = Family {
     name: TRAITS.name,
-    title: "Granite 3",
+    title: "Granite 3 and 4",
     example: "granite3.3:2b",
     config: |gguf| config(gguf, &TRAITS),
     tokenizer: &TOKENIZER,
     template: |_| &CHAT,
     sampling: USUAL_SAMPLING,
     authors_token: "",
-    names: &uniform::NAMES,
+    names: &NAMES,
     shapes: &SHAPES,
     small_shape: Shape { family: TRAITS.name, name: "granite-tiny", ..llama::SMALL },
     metadata,
@@ -56,6 +56,11 @@ fn config(gguf: &Gguf, traits: &Traits) -> Result<Config, Error> {
     config.embedding_scale = (f64::from(factor("embedding_scale")?) / residual) as f32;
     config.rms_eps = (f64::from(config.rms_eps) / residual.powi(2)) as f32;
     config.logit_scale = (1.0 / f64::from(factor("logit_scale")?)) as f32;
+    // Granite 4: transformers' class is that of the hybrid models, which has gate and up as one matrix. Files have them apart.
+    if keys.integer("expert_shared_feed_forward_length")?.is_some() {
+        let dense = config.layers.iter_mut().filter(|layer| layer.experts.is_none());
+        dense.for_each(|layer| layer.fused = vec![Module::FfnGateUp]);
+    }
     if gguf.get::<bool>(&keys.key("rope.scaling.finetuned"))? == Some(false) {
         config.layers.iter_mut().for_each(|layer| layer.turns = false);
     }
@@ -63,19 +68,34 @@ fn config(gguf: &Gguf, traits: &Traits) -> Result<Config, Error> {
 }
 
 /// Source: transformers' configurations of IBM's checkpoints.
-const SHAPES: [Shape; 1] = [Shape {
-    family: TRAITS.name,
-    name: "granite3.3-2b",
-    layers: 40,
-    width: 2048,
-    ffn_width: 8192,
-    heads: 32,
-    kv_heads: [8, 8],
-    head_sizes: [64, 64],
-    vocab: 49_159,
-    context_length: 131_072,
-    ..uniform::DENSE
-}];
+const SHAPES: [Shape; 2] = [
+    Shape {
+        family: TRAITS.name,
+        name: "granite3.3-2b",
+        layers: 40,
+        width: 2048,
+        ffn_width: 8192,
+        heads: 32,
+        kv_heads: [8, 8],
+        head_sizes: [64, 64],
+        vocab: 49_159,
+        context_length: 131_072,
+        ..uniform::DENSE
+    },
+    Shape {
+        family: TRAITS.name,
+        name: "granite4-micro",
+        layers: 40,
+        width: 2560,
+        ffn_width: 8192,
+        heads: 40,
+        kv_heads: [8, 8],
+        head_sizes: [64, 64],
+        vocab: 100_352,
+        context_length: 131_072,
+        ..uniform::DENSE
+    },
+];
 
 const SHAPES_MOE: [Shape; 2] = [
     Shape {
@@ -116,6 +136,10 @@ fn metadata(shape: &Shape) -> Vec<(String, Value)> {
         ("logit_scale", 8.0),
     ];
     metadata.extend(scalars.map(|(key, value)| (format!("{}.{key}", shape.family), Value::F32(value))));
+    if shape.name.starts_with("granite4") {
+        let shared = format!("{}.expert_shared_feed_forward_length", shape.family);
+        metadata.push((shared, Value::U32(shape.ffn_width as u32)));
+    }
     metadata
 }
 
@@ -137,6 +161,24 @@ pub static CHAT: BuiltIn =
 /// The layout of the mixtures of experts.
 pub static CHAT_MOE: BuiltIn =
     turns!("granitemoe", "Granite", &["<|start_of_role|>", "<|end_of_role|>", "<|end_of_text|>"], TURNS);
+
+/// Names of modules in adapter files: Llama's, and those of Granite 4.
+static NAMES: AdapterNames = AdapterNames { where_fused: Some(&NAMES_4), ..uniform::NAMES };
+
+/// Names of modules in adapter files: transformers' `GraniteMoeHybridForCausalLM`, and mlx-lm's `models/granitemoehybrid.py`, which has gate
+/// and up of dense models apart.
+static NAMES_4: AdapterNames = AdapterNames {
+    peft: |module| match module {
+        Module::FfnGateUp => "shared_mlp.input_linear",
+        Module::FfnDown => "shared_mlp.output_linear",
+        _ => (uniform::NAMES.peft)(module),
+    },
+    mlx: |module| match module {
+        Module::FfnGateUp => &["mlp.gate_proj", "mlp.up_proj"],
+        _ => (uniform::NAMES.mlx)(module),
+    },
+    ..uniform::NAMES
+};
 
 /// Names of modules in adapter files: transformers' `GraniteMoeForCausalLM` and mlx-lm's `models/granitemoe.py`.
 static NAMES_MOE: AdapterNames = AdapterNames {

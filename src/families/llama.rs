@@ -10,10 +10,15 @@ pub(super) const TRAITS: Traits = Traits {
     name: "llama",
     qk_norm: false,
     interleaved: true,
+    interleaved_elsewhere: false,
+    turns_parts: false,
     norms_behind: false,
+    norms_around: false,
     qk_norm_of_rows: false,
     shared_expert: false,
+    qk_norm_behind: false,
     biases: &[],
+    fused: &[],
 };
 
 /// Llama and its like. Mixtures such as Mixtral have experts in every layer.

@@ -3,12 +3,15 @@
 //! A family is a [`Family`] in [`ALL`]. The rest of the program asks that value and never the family's name.
 
 mod chat_layout;
+pub mod ernie4_5;
 pub mod exaone4;
 pub mod gemma2;
 pub mod gemma3;
 pub mod gemma4;
+pub mod glm4;
 pub mod gpt_oss;
 pub mod granite;
+pub mod hunyuan;
 pub mod lfm2;
 pub mod llama;
 mod metadata;
@@ -17,12 +20,14 @@ mod module_paths;
 pub mod ollama_templates;
 pub mod olmo2;
 mod open;
+pub mod phi3;
 mod python_calls;
 pub mod qwen2;
 pub mod qwen3;
 pub mod qwen35;
 pub mod qwen_vl;
 mod random;
+mod role_marks;
 pub mod seed_oss;
 mod shape;
 pub mod smollm3;
@@ -120,7 +125,7 @@ pub fn stops(template: &Template, tokenizer: &Tokenizer) -> Vec<String> {
 }
 
 /// Every family.
-pub const ALL: [&Family; 23] = [
+pub const ALL: [&Family; 27] = [
     &gemma4::FAMILY,
     &gemma3::FAMILY,
     &gemma2::FAMILY,
@@ -140,6 +145,10 @@ pub const ALL: [&Family; 23] = [
     &granite::FAMILY_MOE,
     &olmo2::FAMILY,
     &exaone4::FAMILY,
+    &ernie4_5::FAMILY,
+    &glm4::FAMILY,
+    &phi3::FAMILY,
+    &hunyuan::FAMILY,
     &seed_oss::FAMILY,
     &lfm2::FAMILY,
     &lfm2::FAMILY_MOE,
@@ -164,6 +173,8 @@ pub struct AdapterNames {
     /// Whether transformers has the rows of gate and up of experts in turn, a row of the gate first. Elsewhere, and here, all
     /// rows of the gate come first.
     pub gate_up_alternate: bool,
+    /// The names in models of the family that have matrices as one ([`crate::base::config::LayerConfig::fused`]), where others have not.
+    pub where_fused: Option<&'static AdapterNames>,
 }
 
 impl AdapterNames {
@@ -205,6 +216,13 @@ pub fn of(config: &Config) -> &'static Family {
     named(config.architecture).expect("a family read the config")
 }
 
+/// Names of a model's modules in adapter files of other programs.
+pub fn names(config: &Config) -> &'static AdapterNames {
+    let names = of(config).names;
+    let is_fused = config.layers.iter().any(|l| !l.fused.is_empty());
+    names.where_fused.filter(|_| is_fused).unwrap_or(names)
+}
+
 /// The built-in chat layout of a model.
 pub fn template(config: &Config) -> &'static BuiltIn {
     (of(config).template)(config)
@@ -222,13 +240,18 @@ pub fn small_shape(name: &str) -> Option<Shape> {
 
 /// The module that a user means by its name in GGUF, or in PEFT for any family.
 pub fn module(name: &str) -> Option<Module> {
-    let known = |module: &Module| ALL.iter().any(|family| family.names.peft_name(*module) == name);
+    let known = |module: &Module| all_names().any(|names| names.peft_name(*module) == name);
     let gguf = Module::ALL.into_iter().find(|module| module.gguf_name() == name);
     gguf.or_else(|| Module::ALL.into_iter().find(known))
 }
 
+/// The names of every family.
+fn all_names() -> impl Iterator<Item = &'static AdapterNames> {
+    ALL.iter().flat_map(|family| [Some(family.names), family.names.where_fused]).flatten()
+}
+
 /// Every name that [`module`] knows.
 pub fn module_names() -> impl Iterator<Item = &'static str> {
-    let peft = ALL.iter().flat_map(|family| Module::ALL.map(|module| family.names.peft_name(module)));
+    let peft = all_names().flat_map(|names| Module::ALL.map(|module| names.peft_name(module)));
     Module::ALL.into_iter().map(Module::gguf_name).chain(peft)
 }

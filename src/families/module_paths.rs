@@ -35,6 +35,8 @@ pub(super) fn paths(module: Module, mixture: &MixturePaths) -> Paths {
         // LFM2 alone has these two.
         Module::ShortconvInProj => ("conv.in_proj", &["conv.in_proj"]),
         Module::ShortconvOutProj => ("conv.out_proj", &["conv.out_proj"]),
+        // Models that have gate and up as one matrix.
+        Module::FfnGateUp => ("mlp.gate_up_proj", &["mlp.gate_up_proj"]),
         // Gemma 4 alone has these two.
         Module::InpGate => ("per_layer_input_gate", &["per_layer_input_gate"]),
         Module::Proj => ("per_layer_projection", &["per_layer_projection"]),

@@ -14,6 +14,7 @@ const TRAITS: Traits = Traits {
     qk_norm: true,
     qk_norm_of_rows: true,
     interleaved: false,
+    interleaved_elsewhere: false,
     norms_behind: true,
     ..llama::TRAITS
 };

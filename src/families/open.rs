@@ -94,12 +94,6 @@ fn of_file(gguf: &Gguf) -> Result<&'static Family, Error> {
                 .into(),
         );
     }
-    // PEFT's class for these has fused matrices (shared_mlp.input_linear), which no export writes yet.
-    if architecture == "granite" && gguf.get::<u32>("granite.expert_shared_feed_forward_length")?.is_some() {
-        return unsupported(
-            "is a model of Granite 4, supported is Granite 3; use a GGUF of granite3.3".into(),
-        );
-    }
     let Some(family) = named(architecture) else {
         let supported = ALL.map(|f| format!("`{}` ({}, such as {})", f.name, f.title, f.example)).join(", ");
         return unsupported(format!(

@@ -10,10 +10,15 @@ pub(super) const DENSE: Traits = Traits {
     name: "qwen3",
     qk_norm: true,
     interleaved: false,
+    interleaved_elsewhere: false,
+    turns_parts: false,
     norms_behind: false,
+    norms_around: false,
     qk_norm_of_rows: false,
     shared_expert: false,
+    qk_norm_behind: false,
     biases: &[],
+    fused: &[],
 };
 const MIXTURE: Traits = Traits { name: "qwen3moe", ..DENSE };
 

@@ -59,6 +59,7 @@ impl Storages {
                 && heads::coop16::supports(l.rotated.unwrap_or(0))
                 && l.score_softcap.is_none()
                 && !l.qk_norm_of_rows
+                && !l.qk_norm_behind
         };
         let heads = tiles && config.layers.iter().all(|l| !l.has_attention() || on_tiles(l));
         let reads_rows = |l: &LayerConfig| !l.has_attention() || l.output_gate || l.k_eq_v;

@@ -7,7 +7,7 @@ use super::{
     DeltaLayer, Dense, Layer, Model, PerLayerBranch, PerLayerInput, ShortConvLayer, experts, offload,
 };
 use crate::base::Base;
-use crate::base::config::Rotary;
+use crate::base::config::{LayerConfig, Rotary};
 use crate::base::gguf::source::now;
 use crate::gpu::{Gpu, GpuError};
 use crate::memory::{CHUNK, OnHost, Saves};
@@ -48,7 +48,7 @@ impl<'b> Model<'b> {
         let mut layers = Vec::with_capacity(config.layers.len());
         let mut sent = None;
         for (i, shape) in config.layers.iter().enumerate() {
-            let [queries, keys] = config.rotary(i);
+            let [queries, keys] = config.rotary(i, positions);
             let rope = match shape.has_attention() {
                 false => None,
                 true => Some([
@@ -151,12 +151,17 @@ impl<'b> Upload<'_, 'b> {
             attn_k: self.optional(&name("attn_k")).await?,
             attn_v: self.optional(&name("attn_v")).await?,
             attn_q_norm: match shape.rotated {
-                Some(_) => self.scaled_norm(&name("attn_q_norm"), shape.score_scale)?,
-                None => self.norm_if(shape.qk_norm, &name("attn_q_norm"), shape.head_size)?,
+                Some(_) if shape.qk_norm => self.scaled_norm(&name("attn_q_norm"), shape.score_scale)?,
+                Some(_) => Norm::passing(self.gpu, "attn_q_norm", shape.head_size, shape.score_scale as f32)?,
+                None => self.norm_of_heads(shape, &name("attn_q_norm"))?,
             },
-            attn_k_norm: match shape.kv_donor {
-                None => Some(self.norm_if(shape.qk_norm, &name("attn_k_norm"), shape.head_size)?),
-                Some(_) => None,
+            attn_k_norm: match (shape.kv_donor, shape.rotated) {
+                (Some(_), _) => None,
+                // Kernels treat keys as queries.
+                (None, Some(_)) if !shape.qk_norm => {
+                    Some(Norm::passing(self.gpu, "attn_k_norm", shape.head_size, 1.0)?)
+                }
+                (None, _) => Some(self.norm_of_heads(shape, &name("attn_k_norm"))?),
             },
             attn_v_norm: match shape.v_norm {
                 true => Norm::new(self.gpu, "attn_v_norm", None, shape.head_size, eps)?,
@@ -195,6 +200,12 @@ impl<'b> Upload<'_, 'b> {
             output_scale: self.base.layer_output_scale(layer),
             rope,
         })
+    }
+
+    /// The norm `name` of the heads of queries or of keys, or the identity where the layer has none.
+    fn norm_of_heads(&self, shape: &LayerConfig, name: &str) -> Result<Norm, GpuError> {
+        let norm = self.norm_if(shape.qk_norm, name, shape.head_size)?;
+        Ok(Norm { behind_rotation: shape.qk_norm_behind, ..norm })
     }
 
     async fn delta(&self, layer: usize) -> Result<DeltaLayer, GpuError> {

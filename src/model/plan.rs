@@ -208,7 +208,7 @@ fn demand<'a>(
     Demand {
         config,
         z: (0..config.layers.len()).map(|layer| adapter.z_widths(layer)).collect(),
-        u_width: adapter.max_z_width(),
+        u_width: adapter.max_u_width(),
         adapter: adapter.bytes(),
         weights,
         turns,
@@ -262,7 +262,7 @@ fn device_bytes(base: &Base, positions: usize) -> u64 {
     let scores_shared = |name: &str| name.ends_with(Module::FfnGateInpShexp.gguf_name());
     let matrices = base.tensors().filter(|m| (m.rows > 1 || scores_shared(m.name)) && !stays(m.name));
     let mut tables: Vec<Rotary> = Vec::new();
-    for rotary in (0..base.config().layers.len()).flat_map(|layer| base.config().rotary(layer)) {
+    for rotary in (0..base.config().layers.len()).flat_map(|layer| base.config().rotary(layer, positions)) {
         if !tables.contains(&rotary) {
             tables.push(rotary);
         }

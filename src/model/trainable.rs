@@ -1,9 +1,11 @@
 //! The trained adapter on the device: parameters, gradients and moments, in a few large buffers.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use crate::adapter::lora::{Adapter, Pair, Slot};
 use crate::base::Module;
+use crate::base::config::Config;
 use crate::gpu::{Gpu, GpuError, Recorder};
 use crate::ops::Param;
 use crate::ops::adamw::{self, Clip, Shard};
@@ -29,8 +31,8 @@ pub struct Trainable {
 }
 
 impl Trainable {
-    /// Uploads `adapter` with zero gradients and moments, for a model of `layers` layers.
-    pub fn new(gpu: &Gpu, adapter: &Adapter, layers: usize) -> Result<Trainable, GpuError> {
+    /// Uploads `adapter` with zero gradients and moments, for a model of shape `config`.
+    pub fn new(gpu: &Gpu, adapter: &Adapter, config: &Config) -> Result<Trainable, GpuError> {
         // Longer than 60 lines: one value per buffer and place.
         let padded_rank = adapter.rank.next_multiple_of(gpu.kernels().rank_multiple());
         let mut layout = Layout { shard_limit: gpu.max_binding_bytes(), shards: Vec::new() };
@@ -47,7 +49,7 @@ impl Trainable {
                 });
             }
         }
-        let places: Vec<GroupPlaces> = places(&slots, padded_rank, &mut layout);
+        let places: Vec<GroupPlaces> = places(config, &slots, padded_rank, &mut layout);
 
         let buffers = |label: &str| -> Result<Vec<wgpu::Buffer>, GpuError> {
             layout.shards.iter().map(|&bytes| gpu.buffer(label, bytes)).collect()
@@ -65,11 +67,14 @@ impl Trainable {
             shard: p.shard,
         };
         let mut groups: Vec<Vec<Option<Group>>> =
-            (0..layers).map(|_| Input::ALL.iter().map(|_| None).collect()).collect();
+            config.layers.iter().map(|_| Input::ALL.iter().map(|_| None).collect()).collect();
         for (i, place) in places.iter().enumerate() {
-            let members = place.members.iter().enumerate().map(|(m, (module, b))| Member {
+            let shares = place.a.rows < place.members.len() * padded_rank;
+            let members = place.members.iter().enumerate().map(|(m, (module, rows, b))| Member {
                 module: *module,
-                offset: m * padded_rank,
+                offset: if shares { 0 } else { m * padded_rank },
+                u_offset: m * padded_rank,
+                rows: rows.clone(),
                 b: trained(b),
             });
             let group = Group { a: trained(&place.a), members: members.collect(), key: i as u32 };
@@ -111,19 +116,20 @@ impl Trainable {
         self.slots.first().map_or(self.layers.len(), |s| s.layer)
     }
 
-    /// Maximum width of `z`: columns of all matrices that read one input.
-    pub(super) fn max_z_width(&self) -> usize {
+    /// Maximum width of `u`: columns of all matrices that read one input.
+    pub(super) fn max_u_width(&self) -> usize {
         let of_tokens = |layer| {
-            let z = self.z_widths(layer);
             let inputs = Input::ALL.into_iter();
-            inputs.take_while(|input| *input != Input::ExpertsNormed).map(move |input| z[input])
+            let inputs = inputs.take_while(|input| *input != Input::ExpertsNormed);
+            inputs.filter_map(move |input| Some(self.group(layer, input)?.members.len() * self.padded_rank))
         };
         (0..self.layers.len()).flat_map(of_tokens).max().unwrap_or(0).max(4)
     }
 
     /// Columns of `z` for each input of a layer; 0 if nothing that reads the input is adapted.
     pub(super) fn z_widths(&self, layer: usize) -> PerInput<usize> {
-        PerInput::new(|input| self.group(layer, input).map_or(0, |g| g.members.len() * self.padded_rank))
+        let columns = |g: &Group| g.members.last().map_or(0, |last| last.offset + self.padded_rank);
+        PerInput::new(|input| self.group(layer, input).map_or(0, columns))
     }
 
     /// Bytes of the parameters, gradients and both moments.
@@ -188,15 +194,18 @@ impl Trainable {
     fn write(&self, gpu: &Gpu, buffers: &[wgpu::Buffer], pairs: &BTreeMap<Slot, Pair>) {
         let mut shards: Vec<Vec<f32>> = buffers.iter().map(|b| vec![0.0; (b.size() / 4) as usize]).collect();
         let (r, pr) = (self.rank, self.padded_rank);
-        for (slot, group, member) in self.members() {
+        for (slot, group, members) in self.members() {
             let (pair, k) = (&pairs[&slot], slot.in_features);
-            let at = group.a.value.offset as usize / 4 + member.offset * k;
+            let at = group.a.value.offset as usize / 4 + members[0].offset * k;
             for (e, a) in pair.a.chunks_exact(r * k).enumerate() {
                 shards[group.a.shard][at + e * pr * k..][..r * k].copy_from_slice(a);
             }
-            let at = member.b.value.offset as usize / 4;
-            for (n, row) in pair.b.chunks_exact(r).enumerate() {
-                shards[member.b.shard][at + n * pr..at + n * pr + r].copy_from_slice(row);
+            for member in members {
+                let at = member.b.value.offset as usize / 4;
+                let rows = &pair.b[member.rows.start * r..member.rows.end * r];
+                for (n, row) in rows.chunks_exact(r).enumerate() {
+                    shards[member.b.shard][at + n * pr..at + n * pr + r].copy_from_slice(row);
+                }
             }
         }
         for (buffer, data) in buffers.iter().zip(&shards) {
@@ -251,25 +260,29 @@ impl Trainable {
         }
         let (r, pr) = (self.rank, self.padded_rank);
         let mut pairs = BTreeMap::new();
-        for (slot, group, member) in self.members() {
+        for (slot, group, members) in self.members() {
             let k = slot.in_features;
-            let at = group.a.value.offset as usize / 4 + member.offset * k;
+            let at = group.a.value.offset as usize / 4 + members[0].offset * k;
             let of_expert = |e: usize| &shards[group.a.shard][at + e * pr * k..][..r * k];
             let a = (0..slot.experts).flat_map(of_expert).copied().collect();
-            let at = member.b.value.offset as usize / 4;
-            let b = &shards[member.b.shard][at..at + slot.len_b(pr)];
-            let b = b.chunks_exact(pr).flat_map(|row| &row[..r]).copied().collect();
+            let rows = |member: &&Member| {
+                let at = member.b.value.offset as usize / 4;
+                shards[member.b.shard][at..][..member.rows.len() * pr].chunks_exact(pr)
+            };
+            let b = members.iter().flat_map(rows).flat_map(|row| &row[..r]).copied().collect();
             pairs.insert(slot, Pair { a, b });
         }
         Ok(pairs)
     }
 
-    fn members(&self) -> impl Iterator<Item = (Slot, &Group, &Member)> {
+    /// Every slot with its group and its members of that: one, unless several matrices have one adapter.
+    fn members(&self) -> impl Iterator<Item = (Slot, &Group, Vec<&Member>)> {
         self.slots.iter().map(|slot| {
             let group = self.group(slot.layer, Input::of(slot.module)).expect("a group for every slot");
-            let member =
-                group.members.iter().find(|m| m.module == slot.module).expect("a member for every slot");
-            (*slot, group, member)
+            let own = |m: &&Member| m.module == slot.module || slot.module.fused().contains(&m.module);
+            let members: Vec<&Member> = group.members.iter().filter(own).collect();
+            assert!(!members.is_empty(), "a member for every slot");
+            (*slot, group, members)
         })
     }
 }
@@ -286,7 +299,7 @@ struct GroupPlaces {
     layer: usize,
     input: Input,
     a: Place,
-    members: Vec<(Module, Place)>,
+    members: Vec<(Module, Range<usize>, Place)>,
 }
 
 /// Packs tensors into buffers in order. No buffer is larger than a binding.
@@ -310,7 +323,7 @@ impl Layout {
     }
 }
 
-fn places(slots: &[Slot], padded_rank: usize, layout: &mut Layout) -> Vec<GroupPlaces> {
+fn places(config: &Config, slots: &[Slot], padded_rank: usize, layout: &mut Layout) -> Vec<GroupPlaces> {
     let mut groups = Vec::new();
     let mut rest = slots;
     while let Some(first) = rest.first() {
@@ -318,13 +331,17 @@ fn places(slots: &[Slot], padded_rank: usize, layout: &mut Layout) -> Vec<GroupP
         let (of_layer, others) = rest.split_at(rest.iter().take_while(|s| s.layer == layer).count());
         rest = others;
         for input in Input::ALL {
-            let members: Vec<&Slot> = of_layer.iter().filter(|s| Input::of(s.module) == input).collect();
-            let Some(first) = members.first() else { continue };
-            let a = layout.place(members.len() * first.experts * padded_rank, first.in_features);
+            let readers: Vec<&Slot> = of_layer.iter().filter(|s| Input::of(s.module) == input).collect();
+            let Some(first) = readers.first() else { continue };
+            let a = layout.place(readers.len() * first.experts * padded_rank, first.in_features);
+            let parts: Vec<_> = readers.iter().flat_map(|slot| slot.parts(config)).collect();
+            assert!(readers.len() == 1 || readers.len() == parts.len(), "an adapter of several is alone");
             // Gradients are written four rows at a time.
-            let rows = |s: &Slot| (s.experts * s.out_features).next_multiple_of(4);
-            let place_b = |s: &&Slot| (s.module, layout.place(rows(s), padded_rank));
-            groups.push(GroupPlaces { layer, input, a, members: members.iter().map(place_b).collect() });
+            let place_b = |(module, rows): (Module, Range<usize>)| {
+                let b = layout.place(rows.len().next_multiple_of(4), padded_rank);
+                (module, rows, b)
+            };
+            groups.push(GroupPlaces { layer, input, a, members: parts.into_iter().map(place_b).collect() });
         }
     }
     groups

@@ -83,7 +83,7 @@ impl<'b> Upload<'_, 'b> {
         let config = self.base.config();
         match present {
             true => self.norm(name, config.rms_eps),
-            false => Norm::passing(self.gpu, name, config.width),
+            false => Norm::passing(self.gpu, name, config.width, 1.0),
         }
     }
 

@@ -16,6 +16,8 @@ pub struct Norm {
     pub scale: f32,
     /// Identity, `y = x`, for layers without this norm.
     pub identity: bool,
+    /// Whether a rotary embedding stands between the division and the weights: a norm of rotated heads, as rotations change no length.
+    pub behind_rotation: bool,
 }
 
 impl Norm {
@@ -36,20 +38,26 @@ impl Norm {
             eps,
             scale: (exponent.clamp(-100, 100) as f32).exp2(),
             identity: false,
+            behind_rotation: false,
         })
     }
 
-    /// Passes rows of `width` values on as they are, as a norm with weights: its ε is so large that no row changes the divisor, and its
+    /// Multiplies rows of `width` values by `factor`, as a norm with weights: its ε is so large that no row changes the divisor, and its
     /// weights undo that. No kernel needs a case for it.
-    pub fn passing(gpu: &Gpu, name: &str, width: usize) -> Result<Norm, GpuError> {
+    pub fn passing(gpu: &Gpu, name: &str, width: usize, factor: f32) -> Result<Norm, GpuError> {
         let root = 40f32.exp2();
-        let norm = Norm::new(gpu, name, Some(&vec![root; width]), width, root * root)?;
+        let norm = Norm::new(gpu, name, Some(&vec![root * factor; width]), width, root * root)?;
         Ok(Norm { scale: 1.0, ..norm })
+    }
+
+    /// The norm without weights.
+    pub(in crate::ops) fn unweighted(&self) -> Norm {
+        Norm { weight: None, ..self.clone() }
     }
 
     /// `y = x` for rows of `width` values, in kernels that have a case for it.
     pub fn identity(width: usize) -> Norm {
-        Norm { weight: None, width, eps: 0.0, scale: 1.0, identity: true }
+        Norm { weight: None, width, eps: 0.0, scale: 1.0, identity: true, behind_rotation: false }
     }
 
     /// The shaders' size that leaves the norm out.

@@ -41,7 +41,7 @@ pub fn plan(
     capacity: Capacity,
     positions: usize,
 ) -> Result<Plan, GpuError> {
-    let adapter = Trainable::new(gpu, adapter, base.config().layers.len())?;
+    let adapter = Trainable::new(gpu, adapter, base.config())?;
     let masked = dropout(recipe).probability > 0.0;
     let passes = Passes { capacity, masked, recompute: recompute(recipe) };
     Ok(Plan::ahead(gpu, base, positions, &adapter, passes, offload(recipe)))

@@ -64,7 +64,7 @@ impl<'a> Trainer<'a> {
         dropout: Dropout,
         recompute: Recompute,
     ) -> Result<Trainer<'a>, GpuError> {
-        let adapter = Trainable::new(gpu, adapter, model.config().layers.len())?;
+        let adapter = Trainable::new(gpu, adapter, model.config())?;
         let passes = Passes { capacity, masked: dropout.probability > 0.0, recompute };
         let plan = Plan::new(gpu, model, &adapter, passes);
         if let Recompute::Within(limit) = recompute

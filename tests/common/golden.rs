@@ -34,12 +34,13 @@ pub const FOLDERS: [&str; 14] = [
 ];
 
 /// The folders of families that differ from those in [`FOLDERS`] by numbers, or by a small part.
-pub const KIN: [&str; 14] = [
+pub const KIN: [&str; 19] = [
     "qwen3vl",
     "qwen2vl",
     "qwen2moe",
     "seed_oss",
     "granite",
+    "granite4",
     "granitemoe",
     "smollm3",
     "mistral3",
@@ -47,6 +48,10 @@ pub const KIN: [&str; 14] = [
     "exaone4",
     "olmo2",
     "olmo3",
+    "ernie4_5",
+    "glm4",
+    "phi3",
+    "hunyuan-dense",
     "lfm2",
     "lfm2moe",
 ];
@@ -101,6 +106,24 @@ impl Golden {
         let base =
             Base::from_gguf(Gguf::from_bytes(bytes, "split").expect("sound"), "split").expect("a model");
         assert!(base.config().layers.iter().all(|l| l.experts_split));
+        Golden { base, ..self }
+    }
+
+    /// This model with queries, keys and values as one tensor.
+    pub fn with_fused_qkv(self) -> Golden {
+        let gguf = Gguf::from_bytes(fuse_qkv(self.base.gguf()), "fused").expect("sound");
+        assert!(
+            gguf.tensor("blk.0.attn_qkv.weight").is_some() && gguf.tensor("blk.0.attn_q.weight").is_none()
+        );
+        Golden { base: Base::from_gguf(gguf, "fused").expect("a model"), ..self }
+    }
+
+    /// This model with queries, keys, values, gate and up as tensors of their own.
+    pub fn with_fused_apart(self) -> Golden {
+        let bytes = split_fused(self.base.gguf(), self.base.config());
+        let base =
+            Base::from_gguf(Gguf::from_bytes(bytes, "apart").expect("sound"), "apart").expect("a model");
+        assert!(base.config().layers.iter().all(|l| l.fused_in_file.is_empty() && !l.fused.is_empty()));
         Golden { base, ..self }
     }
 
@@ -176,6 +199,68 @@ pub fn split_experts(gguf: &Gguf) -> Vec<u8> {
             entries.push(Entry { name, shape: vec![cols, rows / 2, experts], ty: tensor.ty });
             let halves = bytes.chunks_exact(bytes.len() / experts / 2).skip(half).step_by(2);
             data.push(halves.flatten().copied().collect());
+        }
+    }
+    let mut out = Vec::new();
+    writer::write(&mut out, gguf.metadata(), &entries, |i, out| out.write_all(&data[i])).expect("memory");
+    out
+}
+
+/// The file of a model with `attn_q`, `attn_k` and `attn_v` in the place of `attn_qkv`, and `ffn_gate` and `ffn_up` in that of one `ffn_up`.
+pub fn split_fused(gguf: &Gguf, config: &Config) -> Vec<u8> {
+    let (mut entries, mut data) = (Vec::new(), Vec::new());
+    for tensor in gguf.tensors() {
+        let layer = |name: &str| name.split('.').nth(1).and_then(|n| n.parse::<usize>().ok()).unwrap_or(0);
+        let l = &config.layers[layer(&tensor.name)];
+        let (queries, keys) = (l.heads * l.head_size, l.kv_heads * l.head_size);
+        let parts = match tensor.name.rsplit('.').nth(1) {
+            Some("attn_qkv") => vec![("attn_q", queries), ("attn_k", keys), ("attn_v", keys)],
+            Some("ffn_up") => vec![("ffn_gate", l.ffn_width), ("ffn_up", l.ffn_width)],
+            other => vec![(other.unwrap_or_default(), tensor.shape.get(1).copied().unwrap_or(1))],
+        };
+        let (mut bytes, rows) = (gguf.data(tensor), parts.iter().map(|(_, rows)| rows).sum::<usize>());
+        let row = bytes.len() / rows;
+        let whole = tensor.name.rsplit('.').nth(1).unwrap_or_default();
+        for (part, rows) in &parts {
+            let (own, rest) = bytes.split_at(row * rows);
+            bytes = rest;
+            let shape = if parts.len() > 1 { vec![tensor.shape[0], *rows] } else { tensor.shape.clone() };
+            let name = if parts.len() > 1 { tensor.name.replace(whole, part) } else { tensor.name.clone() };
+            entries.push(Entry { name, shape, ty: tensor.ty });
+            data.push(own.to_vec());
+        }
+    }
+    let mut out = Vec::new();
+    writer::write(&mut out, gguf.metadata(), &entries, |i, out| out.write_all(&data[i])).expect("memory");
+    out
+}
+
+/// The file of a model as llama.cpp's converter writes it with `--fuse-qkv`: queries, keys and values, and their biases, in one tensor each.
+pub fn fuse_qkv(gguf: &Gguf) -> Vec<u8> {
+    let (mut entries, mut data) = (Vec::new(), Vec::new());
+    for tensor in gguf.tensors() {
+        let values = |name: &str| {
+            let tensor = gguf.tensor(name).expect("a twin");
+            (tensor.shape.last().copied().unwrap_or(1), dequantize(tensor.ty, gguf.data(tensor)))
+        };
+        match tensor.name.rsplit('.').nth(1) {
+            Some("attn_q") => {
+                let parts =
+                    ["attn_q", "attn_k", "attn_v"].map(|part| values(&tensor.name.replace("attn_q", part)));
+                let mut shape = tensor.shape.clone();
+                *shape.last_mut().expect("sizes") = parts.iter().map(|(rows, _)| rows).sum();
+                let name = tensor.name.replace("attn_q", "attn_qkv");
+                entries.push(Entry { name, shape, ty: GgmlType::F32 });
+                data.push(
+                    parts.iter().flat_map(|(_, values)| values).flat_map(|x| x.to_le_bytes()).collect(),
+                );
+            }
+            Some("attn_k" | "attn_v") => {}
+            _ => {
+                let (name, shape, ty) = (tensor.name.clone(), tensor.shape.clone(), tensor.ty);
+                entries.push(Entry { name, shape, ty });
+                data.push(gguf.data(tensor).to_vec());
+            }
         }
     }
     let mut out = Vec::new();

@@ -5,7 +5,9 @@ use rullama_train::data::template::{
     Comparison, Conversation, Difference, GoTemplate, InOllama, Jinja, Message, Role, Template,
 };
 use rullama_train::data::tokenizer::Tokenizer;
-use rullama_train::families::{self, gemma3, granite, llama, mistral3, qwen3, seed_oss};
+use rullama_train::families::{
+    self, ernie4_5, gemma3, glm4, granite, hunyuan, llama, mistral3, phi3, qwen3, seed_oss,
+};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
@@ -176,12 +178,20 @@ fn built_in_layouts_have_a_go_template_for_ollama() {
         (&granite::CHAT, &bytes),
         (&seed_oss::CHAT, &bytes),
         (&mistral3::CHAT, &bytes),
+        (&ernie4_5::CHAT, &bytes),
+        (&glm4::CHAT, &bytes),
+        (&hunyuan::CHAT, &bytes),
+        (&phi3::CHAT_3, &bytes),
+        (&phi3::CHAT_4, &bytes),
+        (&phi3::CHAT_4_MINI, &bytes),
     ] {
         let InOllama::Template(go) = layout.in_ollama else { panic!("{} is code of Ollama", layout.family) };
         // The token that begins a sequence is another one in this vocabulary.
         let source = match layout.family {
             "llama" => "<|begin_of_text|>".to_owned() + &go(),
             "mistral3" => "<s>".to_owned() + &go(),
+            "hunyuan-dense" => "<｜hy_begin▁of▁sentence｜>".to_owned() + &go(),
+            "ernie4_5" => "<|begin_of_sentence|>".to_owned() + &go(),
             _ => go(),
         };
         let go = GoTemplate::new(&source).expect("sound");

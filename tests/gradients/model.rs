@@ -7,7 +7,7 @@ use rand_chacha::ChaCha8Rng;
 use rullama_train::adapter::lora::{Slot, slots};
 use rullama_train::base::Module;
 use rullama_train::base::config::{
-    Activation, Config, DeltaNet, Experts, Gating, LayerConfig, QueryGrowth, ShortConv, Yarn,
+    Activation, Config, DeltaNet, Experts, Gating, LayerConfig, LongRope, QueryGrowth, ShortConv, Yarn,
 };
 use rullama_train::data::batch::{IGNORE, MicroBatch, Sample};
 use rullama_train::reference::embedding;
@@ -185,6 +185,36 @@ fn like_olmo2() -> Config {
     Config { layers: vec![LayerConfig { qk_norm_of_rows: true, ..heads.clone() }, heads], ..like }
 }
 
+/// Norms of queries and keys behind the rotary embedding: Hunyuan.
+fn like_hunyuan() -> Config {
+    let like = like_llama();
+    let behind = LayerConfig { qk_norm: true, qk_norm_behind: true, ..like.layers[0].clone() };
+    Config { layers: vec![behind.clone(), behind], ..like }
+}
+
+/// One adapter for queries, keys and values, and one for gate and up; a part of each head turns, with a factor on it alone and the
+/// divisors of long sequences: Phi 3 and GLM 4.
+fn like_phi3() -> Config {
+    let like = like_llama();
+    let size = like.layers[0].head_size;
+    let rotated = size / 4 * 2;
+    let fused = LayerConfig {
+        fused: vec![Module::AttnQkv, Module::FfnGateUp],
+        rotated: Some(rotated),
+        rope_factors: true,
+        turned_scale: 1.3,
+        ..like.layers[0].clone()
+    };
+    let around = LayerConfig { fused: vec![Module::FfnGateUp], post_norms: true, ..fused.clone() };
+    let factors = |factor: f32| (0..rotated / 2).map(|i| factor + i as f32).collect::<Vec<f32>>();
+    Config {
+        rope_freq_factors: Some(factors(1.5)),
+        long_rope: Some(LongRope { factors: factors(2.5), original_context: 3 }),
+        layers: vec![fused, around],
+        ..like
+    }
+}
+
 /// Delta nets with value heads that share a key head, and a layer of attention with a gated output and half of each head rotated.
 fn like_qwen35() -> Config {
     let like = like_llama();
@@ -245,7 +275,7 @@ fn like_lfm2moe() -> Config {
     Config { layers, ..like }
 }
 
-fn configs() -> [(&'static str, Config); 15] {
+fn configs() -> [(&'static str, Config); 17] {
     [
         ("like e2b", like_e2b()),
         ("like 31b", like_31b()),
@@ -257,6 +287,8 @@ fn configs() -> [(&'static str, Config); 15] {
         ("like mistral3", like_mistral3()),
         ("like gemma2", like_gemma2()),
         ("like olmo2", like_olmo2()),
+        ("like phi3", like_phi3()),
+        ("like hunyuan", like_hunyuan()),
         ("like qwen35", like_qwen35()),
         ("like qwen35moe", like_qwen35moe()),
         ("like qwen2moe", like_qwen2moe()),

@@ -95,6 +95,7 @@ pub fn heads_and_cache(gpu: &Gpu) -> Outcome {
         (false, false, Norms::All),
         (true, false, Norms::QueriesAndKeys),
         (true, false, Norms::None),
+        (true, false, Norms::Behind),
     ];
     for (case, (own, k_eq_v, norms)) in cases.into_iter().enumerate() {
         for (h, g, size) in [(2, 1, 4), (4, 2, 64), (3, 3, 100), (2, 1, 512)] {
@@ -123,6 +124,8 @@ enum Norms {
     All,
     QueriesAndKeys,
     None,
+    /// Those of queries and keys, behind the rotary embedding.
+    Behind,
 }
 
 fn heads_case(
@@ -166,12 +169,19 @@ fn heads_case(
         false => x.to_vec(),
     };
     let has_weights = norms != Norms::None;
-    let q = normed_if(has_weights, &members[0], Some(&q_weight));
-    let q = scaled(SCORE_SCALE, &reference::rope::forward(&q, &positions, &frequencies, h));
+    let behind = norms == Norms::Behind;
+    let turned = |x: &[f64], heads| reference::rope::forward(x, &positions, &frequencies, heads);
+    let turned_and_normed = |x: &[f64], weight: &[f32], heads: usize| match behind {
+        true => normed(&turned(x, heads), Some(weight)),
+        false => turned(&normed_if(has_weights, x, Some(weight)), heads),
+    };
+    let q = scaled(SCORE_SCALE, &turned_and_normed(&members[0], &q_weight, h));
 
     let products = Block::in_out(gpu, (0, 0), width + z_width, &beside(&raw, width, z, z_width));
     let norm_if = |is_normed: bool, weight: Option<&[f32]>| match is_normed {
-        true => Norm::new(gpu, "weight", weight, size, EPS).expect("it fits"),
+        true => {
+            Norm { behind_rotation: behind, ..Norm::new(gpu, "weight", weight, size, EPS).expect("it fits") }
+        }
         false => Norm::identity(size),
     };
     let q_norm = norm_if(has_weights, Some(&q_weight));
@@ -205,8 +215,7 @@ fn heads_case(
     }
     let mut expected = vec![f64::from(UNTOUCHED); ring * 2 * keys];
     if own {
-        let k = normed_if(has_weights, &members[1], Some(&k_weight));
-        let k = reference::rope::forward(&k, &positions, &frequencies, g);
+        let k = turned_and_normed(&members[1], &k_weight, g);
         let v = normed_if(norms == Norms::All, &members[if k_eq_v { 1 } else { 2 }], None);
         for t in 0..rows {
             let row = &mut expected[(past + t) % ring * 2 * keys..][..2 * keys];

@@ -69,7 +69,7 @@ pub fn norms_that_pass(gpu: &Gpu) -> Outcome {
     let mut check = Check::new("passing norm", NORM);
     for (height, width) in &SHAPES[..4] {
         let (height, width) = (*height, *width);
-        let norm = Norm::passing(gpu, "passing", width)?;
+        let norm = Norm::passing(gpu, "passing", width, 1.0)?;
         let x: Vec<f32> = values(1, height * width).iter().map(|x| 1e3 * x).collect();
         let (x_block, y) = (Block::input(gpu, (0, 0), width, &x), Block::output(gpu, (0, 0), width, height));
         let dx = Block::output(gpu, (0, 0), width, height);
@@ -100,6 +100,12 @@ pub fn rope_both_ways(gpu: &Gpu) -> Outcome {
         let x = values(1, tokens * heads * size);
         let turned = reference::rope::forward(&wide(&x), &positions, &frequencies, heads);
         let back = reference::rope::backward(&wide(&x), &positions, &frequencies, heads);
+        let weights = values(2, size);
+        let weigh = |x: &[f64]| -> Vec<f64> {
+            x.iter().zip(weights.iter().cycle()).map(|(x, w)| x * f64::from(*w)).collect()
+        };
+        let weighted =
+            [weigh(&turned), reference::rope::backward(&weigh(&wide(&x)), &positions, &frequencies, heads)];
         // The guard after the positions must not be used.
         let positions = gpu.upload("positions", &[positions, vec![77; 64]].concat())?;
         let width = heads * size;
@@ -109,6 +115,17 @@ pub fn rope_both_ways(gpu: &Gpu) -> Outcome {
         let block = Block::in_out(gpu, (0, 0), width, &x);
         run(gpu, |rec| rope::backward(rec, &block.rows, &positions, &table, heads, tokens))?;
         backward.close(&name, width, &block.read(gpu, &name)?, &back)?;
+        let norm = gpu.upload("weights", &weights)?;
+        let block = Block::in_out(gpu, (0, 0), width, &x);
+        run(gpu, |rec| {
+            rope::forward_weighted(rec, &block.rows, &positions, &table, &norm, heads, tokens);
+        })?;
+        forward.close(&format!("{name} weighted"), width, &block.read(gpu, &name)?, &weighted[0])?;
+        let block = Block::in_out(gpu, (0, 0), width, &x);
+        run(gpu, |rec| {
+            rope::backward_weighted(rec, &block.rows, &positions, &table, &norm, heads, tokens);
+        })?;
+        backward.close(&format!("{name} weighted"), width, &block.read(gpu, &name)?, &weighted[1])?;
     }
     forward.done()?;
     backward.done()

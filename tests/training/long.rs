@@ -84,7 +84,7 @@ pub fn plans(gpu: &Gpu) -> Result<(), Failed> {
         let modules: Vec<Module> =
             Module::ALL_LINEAR.iter().copied().filter(|m| !m.gguf_name().ends_with("exps")).collect();
         let adapter = Adapter::init(&slots(base.config(), &modules), 4, 8.0, false, 0);
-        let trainable = Trainable::new(gpu, &adapter, base.config().layers.len())?;
+        let trainable = Trainable::new(gpu, &adapter, base.config())?;
         let capacity = Capacity { tokens, longest: tokens, loss_tokens: tokens, ..Capacity::LEAST };
         let short = gpu.with_buffers_of(LONGEST);
         for recompute in [Recompute::Always, Recompute::Within(1 << 40)] {

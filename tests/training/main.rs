@@ -40,7 +40,7 @@ fn main() -> std::process::ExitCode {
     type Run = fn(&Gpu) -> Result<(), Failed>;
     const F32: &[Variant] = &[Variant::F32];
 
-    let cases: [(&str, &[Variant], Run); 56] = [
+    let cases: [(&str, &[Variant], Run); 57] = [
         ("grpo: the same bytes after a stop, and for any number of sequences", F32, grpo::same_bytes),
         (
             "grpo: the sampler against the training pass",
@@ -91,6 +91,11 @@ fn main() -> std::process::ExitCode {
             "dropout: the masks of a whole mixture with a shared expert against the reference",
             &[Variant::F32, Variant::Coop16],
             dropout::shared_expert_against_reference,
+        ),
+        (
+            "dropout: the masks of adapters of several matrices against the reference",
+            &[Variant::F32, Variant::Coop16],
+            dropout::fused_against_reference,
         ),
         ("dropout: the same seed gives the same bits, kept and recomputed", F32, dropout::same_bits),
         (

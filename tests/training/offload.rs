@@ -158,7 +158,7 @@ fn plan(
     recompute: Recompute,
     offload: Offload,
 ) -> Result<Plan, Failed> {
-    let adapter = Trainable::new(gpu, adapter, base.config().layers.len())?;
+    let adapter = Trainable::new(gpu, adapter, base.config())?;
     let passes = Passes { capacity, masked: false, recompute };
     Ok(Plan::ahead(gpu, base, positions, &adapter, passes, offload))
 }

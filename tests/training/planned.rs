@@ -17,9 +17,8 @@ const CONTEXTS: [usize; 2] = [90, CHUNK + 130];
 /// Every family's golden model, and the one in the program.
 pub fn replies(gpu: &Gpu) -> Result<(), Failed> {
     for case in cases() {
-        let layers = case.base.config().layers.len();
         let model = Model::load(gpu, &case.base, CONTEXTS[1])?;
-        let trainable = Trainable::new(gpu, &case.adapter, layers)?;
+        let trainable = Trainable::new(gpu, &case.adapter, case.base.config())?;
         let plan = |reply: usize| {
             let capacity = Capacity { reply, ..Capacity::LEAST };
             Plan::new(

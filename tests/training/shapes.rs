@@ -42,7 +42,7 @@ pub fn train(gpu: &Gpu) -> Result<(), Failed> {
         let mut capacity = Capacity::default();
         capacity.include(&step);
         let adapter = Adapter::init(&slots(base.config(), Module::ALL_LINEAR), 4, 8.0, false, 0);
-        let trainable = Trainable::new(gpu, &adapter, base.config().layers.len())?;
+        let trainable = Trainable::new(gpu, &adapter, base.config())?;
         let passes = Passes { capacity, masked: false, recompute: Recompute::Never };
         let ahead = Plan::ahead(gpu, &base, 24, &trainable, passes, Offload::NEVER);
 
@@ -78,7 +78,7 @@ pub fn bindings(gpu: &Gpu) -> Result<(), Failed> {
     };
     let base = block_on(small.base())?;
     let adapter = Adapter::init(&slots(base.config(), Module::ALL_LINEAR), 4, 8.0, false, 0);
-    let trainable = Trainable::new(gpu, &adapter, base.config().layers.len())?;
+    let trainable = Trainable::new(gpu, &adapter, base.config())?;
     let most = gpu.max_binding_bytes() as usize / (4 * ffn_width);
     for tokens in [most / 64 * 64, most + 64] {
         let capacity = Capacity { tokens, longest: tokens, ..Capacity::LEAST };

@@ -201,14 +201,6 @@ fn unsupported_models_are_refused_with_the_reason() {
         open(&changed(|w| w.set("general.architecture", text("gptoss")))),
         &["layout of Ollama's own library", "hf.co/ggml-org/gpt-oss-20b-GGUF"],
     );
-    assert_says(
-        "Granite 4",
-        open(&changed(|w| {
-            w.set("general.architecture", text("granite"));
-            w.set("granite.expert_shared_feed_forward_length", Value::U32(0));
-        })),
-        &["Granite 4", "granite3.3"],
-    );
     assert_says("adapter", open(&changed(|w| w.set("general.type", text("adapter")))), &["LoRA adapter"]);
     assert_says(
         "yarn",

@@ -235,11 +235,15 @@ impl Misfits {
 
 /// Why there is no slot for a module.
 fn why_no_slot(config: &Config, layer: usize, module: Module) -> String {
-    let name = families::of(config).names.peft_name(module);
+    let name = families::names(config).peft_name(module);
     let Some(found) = config.layers.get(layer) else {
         return format!("the model has {} layers, numbered from 0", config.layers.len());
     };
-    if module.shape(config, layer).is_some() {
+    if let Some(fused) = found.fused_with(module) {
+        let fused = families::names(config).peft_name(fused);
+        return format!("{name} is a part of {fused} in this model, which has one adapter");
+    }
+    if module.adapted_shape(config, layer).is_some() {
         return format!("not trained by the recipe; add {name} to lora.target_modules");
     }
     match (module, found.kv_donor) {
@@ -266,6 +270,14 @@ fn why_no_slot(config: &Config, layer: usize, module: Module) -> String {
         }
         (Module::FfnGateShexp | Module::FfnUpShexp | Module::FfnDownShexp | Module::FfnGateInpShexp, _) => {
             format!("this model has no shared experts and no {name}")
+        }
+        (Module::FfnGateUp, _) => {
+            format!("this model has gate and up as two matrices, with an adapter each, and no {name}")
+        }
+        (Module::AttnQkv, _) if found.delta.is_none() => {
+            format!(
+                "layer {layer} has queries, keys and values as matrices with an adapter each and no {name}"
+            )
         }
         (Module::FfnGateInp | Module::FfnGateUpExps | Module::FfnDownExps, _) => {
             format!("this model has no experts and no {name}")

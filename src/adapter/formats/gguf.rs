@@ -9,11 +9,13 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::path::Path;
 
 use half::f16;
 
 use super::assemble::{Names, Place, RankScale, Tensor, assemble, layer_and_rest};
+use super::gguf_joined as joined;
 use super::layout::{Half, MatrixLayout};
 use crate::adapter::lora::{Adapter, MAX_RANK, Pair, Slot};
 use crate::adapter::{Error, WriteOptions};
@@ -25,7 +27,7 @@ use crate::base::{GgmlType, Gguf};
 use crate::files;
 
 const ALPHA: &str = "adapter.lora.alpha";
-const NAMES: Names = Names { halves: ["lora_a", "lora_b"], module: &module };
+const NAMES: Names = Names { halves: joined::HALVES, module: &module_name };
 
 /// Precision of stored values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,13 +96,32 @@ struct Stored<'a> {
     values: Cow<'a, [f32]>,
 }
 
-/// The matrices of the file for a pair. Where the base has gate and up of experts as two tensors, each has the whole `A` and its
-/// own rows of `B`.
+/// The matrices of the file for a pair. Where the base has several tensors in the place of one matrix, each has the whole `A` and its own
+/// rows of `B`.
 fn stored<'a>(slot: &Slot, pair: &'a Pair, rank: usize, config: &Config) -> Vec<Stored<'a>> {
     let halves = [(Half::A, &pair.a), (Half::B, &pair.b)];
-    if !is_split(slot.module, slot.layer, config) {
+    if joined::is_apart(slot, config) {
+        let part = |(module, rows): (Module, Range<usize>)| {
+            let part = Slot { module, out_features: rows.len(), ..*slot };
+            let b = MatrixLayout::Gguf.store(
+                Half::B,
+                &pair.b[rows.start * rank..rows.end * rank],
+                rank,
+                &part,
+                config,
+            );
+            [(Half::A, Cow::Borrowed(&pair.a[..])), (Half::B, b)].map(|(half, values)| Stored {
+                tensor: module_name(&part),
+                slot: part,
+                half,
+                values,
+            })
+        };
+        return slot.parts(config).into_iter().flat_map(part).collect();
+    }
+    if !joined::is_split(slot.module, slot.layer, config) {
         let stored = |(half, values): (Half, &'a Vec<f32>)| Stored {
-            tensor: module(slot),
+            tensor: module_name(slot),
             slot: *slot,
             half,
             values: MatrixLayout::Gguf.store(half, values, rank, slot, config),
@@ -120,66 +141,7 @@ fn stored<'a>(slot: &Slot, pair: &'a Pair, rank: usize, config: &Config) -> Vec<
         let tensor = format!("blk.{}.{name}.weight", slot.layer);
         halves.map(own).map(|(half, values)| Stored { tensor: tensor.clone(), slot: part, half, values })
     };
-    SPLIT.into_iter().enumerate().flat_map(of).collect()
-}
-
-/// Names of gate and up of experts where they are two tensors.
-const SPLIT: [&str; 2] = ["ffn_gate_exps", "ffn_up_exps"];
-
-/// Whether the base has two tensors in the place of a module.
-fn is_split(module: Module, layer: usize, config: &Config) -> bool {
-    module == Module::FfnGateUpExps && config.layers.get(layer).is_some_and(|l| l.experts_split)
-}
-
-/// A matrix of gate and up of experts, put together from those of two tensors.
-struct Joined {
-    name: String,
-    shape: Vec<usize>,
-    ty: String,
-    data: Vec<u8>,
-}
-
-/// Joins the adapters of gate and up of each layer whose base has them apart. Both have the same `A`, as PEFT has one for both.
-fn join(gguf: &Gguf, config: &Config) -> Result<Vec<Joined>, String> {
-    let mut joined = Vec::new();
-    for layer in (0..config.layers.len()).filter(|&layer| is_split(Module::FfnGateUpExps, layer, config)) {
-        for half in NAMES.halves {
-            let name = |tensor: &str| format!("blk.{layer}.{tensor}.weight.{half}");
-            let [gate, up] = SPLIT.map(|tensor| gguf.tensor(&name(tensor)));
-            let (Some(gate), Some(up)) = (gate, up) else {
-                match gate.or(up) {
-                    Some(alone) => {
-                        return Err(format!("{} has no twin; export the adapter again", alone.name));
-                    }
-                    None => continue,
-                }
-            };
-            let [first, second] = [gate, up].map(|tensor| gguf.data(tensor));
-            let (mut shape, mut data) = (gate.shape.clone(), first.to_vec());
-            if (&gate.shape, gate.ty) != (&up.shape, up.ty) {
-                return Err(format!(
-                    "{} and {} differ in shape or type; export the adapter again",
-                    gate.name, up.name
-                ));
-            }
-            if half == NAMES.halves[0] {
-                if first != second {
-                    return Err(format!(
-                        "{} and {} differ, expected one A for gate and up of experts; train the adapter with both as one module",
-                        gate.name, up.name
-                    ));
-                }
-            } else {
-                let block = (first.len() / shape.get(2).copied().unwrap_or(1).max(1)).max(1);
-                let experts = first.chunks(block).zip(second.chunks(block));
-                data = experts.flat_map(|(gate, up)| [gate, up].concat()).collect();
-                shape[1] *= 2;
-            }
-            let name = name(Module::FfnGateUpExps.gguf_name());
-            joined.push(Joined { name, shape, ty: gate.ty.name(), data });
-        }
-    }
-    Ok(joined)
+    joined::SPLIT.into_iter().enumerate().flat_map(of).collect()
 }
 
 /// The metadata of the file.
@@ -224,12 +186,11 @@ pub fn read(path: &Path, config: &Config, slots: Option<&[Slot]>) -> Result<Adap
     }
 
     let refuse = |problem: String| Error::Tensors { path: path.into(), problem };
-    let joined = join(&gguf, config).map_err(refuse)?;
-    let is_joined =
-        |name: &str| !joined.is_empty() && SPLIT.iter().any(|part| name.contains(&format!(".{part}.")));
+    let joined = joined::join(&gguf, config).map_err(refuse)?;
+    let is_joined = |name: &String| joined.iter().any(|joined| joined.of.contains(name));
     let alone = gguf.tensors().iter().filter(|t| !is_joined(&t.name)).map(|t| Tensor {
         name: &t.name,
-        place: parse_name(&t.name),
+        place: parse_name(&t.name).map(|place| in_base(place, config)),
         shape: &t.shape,
         ty: t.ty.name(),
         data: gguf.data(t),
@@ -253,9 +214,16 @@ pub fn read(path: &Path, config: &Config, slots: Option<&[Slot]>) -> Result<Adap
     assemble(&tensors, (MatrixLayout::Gguf, &NAMES), &spec, (alpha, false), config, slots).map_err(refuse)
 }
 
-/// Name of the tensor in the base.
-fn module(slot: &Slot) -> String {
-    format!("blk.{}.{}.weight", slot.layer, slot.module.gguf_name())
+/// Name of the tensor in the base. Gate and up as one matrix have up's name.
+fn module_name(slot: &Slot) -> String {
+    let module = if slot.module == Module::FfnGateUp { Module::FfnUp } else { slot.module };
+    format!("blk.{}.{}.weight", slot.layer, module.gguf_name())
+}
+
+/// The place of a tensor in a model, whose base may have gate and up as one tensor of up's name.
+fn in_base((layer, module, half): Place, config: &Config) -> Place {
+    let fused = config.layers.get(layer).is_some_and(|l| l.fused_in_file.contains(&Module::FfnGateUp));
+    (layer, if fused && module == Module::FfnUp { Module::FfnGateUp } else { module }, half)
 }
 
 fn parse_name(name: &str) -> Option<Place> {

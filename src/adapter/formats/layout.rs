@@ -8,8 +8,34 @@ use super::heads;
 pub(in crate::adapter) use super::heads::Half;
 use crate::adapter::lora::Slot;
 use crate::base::Module;
-use crate::base::config::{Config, DeltaNet, interleaved_row};
+use crate::base::config::{Config, DeltaNet, Interleaved};
 use crate::families::{self, AdapterNames};
+
+/// Properties of a model on which the order of values in transformers and mlx-lm depends.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::adapter) struct Order {
+    pub names: &'static AdapterNames,
+    /// The delta nets of its layers, which are all alike.
+    delta: Option<DeltaNet>,
+    /// The order of the rows of queries and keys, where it is not that of memory.
+    pairs: Option<Interleaved>,
+}
+
+impl Order {
+    pub fn of(config: &Config) -> Order {
+        let first = config.layers.iter().find(|l| l.interleaved_elsewhere);
+        Order {
+            names: families::names(config),
+            delta: config.layers.iter().find_map(|l| l.delta),
+            pairs: first.and_then(|l| l.row_order()),
+        }
+    }
+
+    /// The order of the rows of `slot`, where it is not that of memory.
+    fn pairs(&self, slot: &Slot) -> Option<Interleaved> {
+        self.pairs.filter(|_| is_turned(slot))
+    }
+}
 
 /// Shapes and order of the two matrices in a format.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -53,38 +79,37 @@ impl MatrixLayout {
         slot: &Slot,
         config: &Config,
     ) -> Cow<'a, [f32]> {
-        let delta = config.layers[slot.layer].delta;
-        let in_order =
-            || MatrixLayout::store_rows(half, values, rank, slot, families::of(config).names, delta);
+        let in_order = || MatrixLayout::store_rows(half, values, rank, slot, &Order::of(config));
         match (self, half) {
             (MatrixLayout::Mlx, _) if slot.experts > 1 => Cow::Borrowed(values),
             (MatrixLayout::Mlx, Half::A) => Cow::Owned(transpose(&in_order(), slot.in_features)),
             (MatrixLayout::Mlx, Half::B) => Cow::Owned(transpose(&in_order(), rank)),
             (MatrixLayout::Rows, _) => in_order(),
             (MatrixLayout::Gguf, Half::B) => match interleaved(slot, config) {
-                Some(head_size) => Cow::Owned(interleave(values, rank, head_size)),
+                Some(order) => Cow::Owned(interleave(values, rank, order)),
                 None => scaled(values, slot, config, |b, scale| b * scale),
             },
             _ => Cow::Borrowed(values),
         }
     }
 
-    /// Converts values in memory to [`MatrixLayout::Rows`], for which no model is needed but its delta nets. There, `B` of experts is
-    /// `[out, r, E]`.
+    /// Converts values in memory to [`MatrixLayout::Rows`]. There, `B` of experts is `[out, r, E]`.
     pub fn store_rows<'a>(
         half: Half,
         values: &'a [f32],
         rank: usize,
         slot: &Slot,
-        names: &AdapterNames,
-        delta: Option<DeltaNet>,
+        order: &Order,
     ) -> Cow<'a, [f32]> {
-        if let Some(moved) = delta.and_then(|delta| heads::side_by_side(half, values, slot, &delta)) {
+        if let Some(moved) = order.delta.and_then(|delta| heads::side_by_side(half, values, slot, &delta)) {
             return Cow::Owned(moved);
         }
+        if let (Half::B, Some(pairs)) = (half, order.pairs(slot)) {
+            return Cow::Owned(interleave(values, rank, pairs));
+        }
         match half {
-            Half::B if alternate(slot, names) => {
-                let alternating = interleave(values, rank, slot.out_features);
+            Half::B if alternate(slot, order.names) => {
+                let alternating = interleave(values, rank, Interleaved::whole(slot.out_features));
                 Cow::Owned(transpose(&alternating, slot.out_features * rank))
             }
             Half::B if slot.experts > 1 => Cow::Owned(transpose(values, slot.out_features * rank)),
@@ -102,22 +127,23 @@ impl MatrixLayout {
         config: &Config,
     ) -> Vec<f32> {
         let undo = |b: f32, scale: f32| if scale == 0.0 { 0.0 } else { b / scale };
-        let delta = config.layers[slot.layer].delta.filter(|_| self != MatrixLayout::Gguf);
-        let in_order = |values: Vec<f32>| {
-            delta.and_then(|delta| heads::apart(half, &values, slot, &delta)).unwrap_or(values)
+        let order = Order::of(config);
+        let in_order = |values: Vec<f32>| match (order.pairs(slot), half) {
+            (Some(pairs), Half::B) => halve(&values, values.len() / slot.out_features, pairs),
+            _ => order.delta.and_then(|delta| heads::apart(half, &values, slot, &delta)).unwrap_or(values),
         };
         match (self, half) {
             (MatrixLayout::Mlx, _) if slot.experts == 1 => in_order(transpose(&values, columns)),
-            (MatrixLayout::Rows, _) if delta.is_some() && slot.experts == 1 => in_order(values),
+            (MatrixLayout::Rows, _) if slot.experts == 1 => in_order(values),
             (MatrixLayout::Rows, Half::B) if slot.experts > 1 => {
                 let values = transpose(&values, slot.experts);
-                match alternate(slot, families::of(config).names) {
-                    true => halve(&values, columns / slot.experts, slot.out_features),
+                match alternate(slot, order.names) {
+                    true => halve(&values, columns / slot.experts, Interleaved::whole(slot.out_features)),
                     false => values,
                 }
             }
             (MatrixLayout::Gguf, Half::B) => match interleaved(slot, config) {
-                Some(head_size) => halve(&values, columns, head_size),
+                Some(order) => halve(&values, columns, order),
                 None => scaled(&values, slot, config, undo).into_owned(),
             },
             _ => values,
@@ -169,24 +195,28 @@ fn scaled<'a>(b: &'a [f32], slot: &Slot, config: &Config, f: impl Fn(f32, f32) -
     Cow::Owned(b.chunks_exact(b.len() / slot.experts).zip(scales).flat_map(of_expert).collect())
 }
 
-/// The head size of a slot whose base's file has the rows of heads interleaved.
-fn interleaved(slot: &Slot, config: &Config) -> Option<usize> {
-    let l = &config.layers[slot.layer];
-    (l.interleaved && matches!(slot.module, Module::AttnQ | Module::AttnK)).then_some(l.head_size)
+/// The order of the rows of a slot whose base's file has those of heads interleaved.
+fn interleaved(slot: &Slot, config: &Config) -> Option<Interleaved> {
+    config.layers[slot.layer].row_order().filter(|_| is_turned(slot))
 }
 
-/// `B` with the two halves of every `size` rows in turn, as the heads of some files, and the gate and up of some models.
-fn interleave(b: &[f32], rank: usize, size: usize) -> Vec<f32> {
+/// Whether rotary embedding turns what the slot's matrix makes.
+fn is_turned(slot: &Slot) -> bool {
+    matches!(slot.module, Module::AttnQ | Module::AttnK)
+}
+
+/// `B` with rows in turn, as the heads of some files, and the gate and up of some models.
+fn interleave(b: &[f32], rank: usize, order: Interleaved) -> Vec<f32> {
     let mut stored = vec![0.0; b.len()];
     for (row, values) in b.chunks_exact(rank).enumerate() {
-        stored[interleaved_row(row, size) * rank..][..rank].copy_from_slice(values);
+        stored[order.stored(row) * rank..][..rank].copy_from_slice(values);
     }
     stored
 }
 
 /// Undoes [`interleave`].
-fn halve(stored: &[f32], rank: usize, size: usize) -> Vec<f32> {
-    let row = |row: usize| &stored[interleaved_row(row, size) * rank..][..rank];
+fn halve(stored: &[f32], rank: usize, order: Interleaved) -> Vec<f32> {
+    let row = |row: usize| &stored[order.stored(row) * rank..][..rank];
     (0..stored.len() / rank).flat_map(row).copied().collect()
 }
 

@@ -32,20 +32,26 @@ const HALVES: [&str; 2] = ["lora_a", "lora_b"];
 
 /// Writes the folder. Existing files of other names stay, see [`files::write_folder`].
 pub fn write(dir: &Path, adapter: &Adapter, config: &Config, options: &WriteOptions) -> Result<(), Error> {
-    let names = families::of(config).names;
+    let names = families::names(config);
     let mut tensors = Vec::new();
     for (slot, pair) in &adapter.pairs {
         for (half, values) in [(Half::A, &pair.a), (Half::B, &pair.b)] {
             let (mut shape, _) = MatrixLayout::Mlx.shape(half, adapter.rank, slot);
+            let paths = (names.mlx)(slot.module);
+            let stored = |values| MatrixLayout::Mlx.store(half, values, adapter.rank, slot, config);
             let parts = match (slot.module, half) {
                 (Module::FfnGateUpExps, Half::A) => vec![values.into(), values.into()],
                 (Module::FfnGateUpExps, Half::B) => {
                     shape[1] /= 2;
                     halves(values, shape[1] * adapter.rank).map(Cow::Owned).into()
                 }
-                _ => vec![MatrixLayout::Mlx.store(half, values, adapter.rank, slot, config)],
+                (_, Half::A) => vec![stored(values); paths.len()],
+                (_, Half::B) => {
+                    shape[1] /= paths.len();
+                    values.chunks_exact(values.len() / paths.len()).map(stored).collect()
+                }
             };
-            for (path, values) in (names.mlx)(slot.module).iter().zip(parts) {
+            for (path, values) in paths.iter().zip(parts) {
                 let name = format!("{}.{}", in_layer(names, slot.layer, path), HALVES[half as usize]);
                 tensors.push(Matrix { name, shape: shape.clone(), values });
             }
@@ -77,7 +83,7 @@ pub fn read(dir: &Path, config: &Config, slots: Option<&[Slot]>) -> Result<Adapt
     let path = dir.join(CONFIG);
     let (rank, scale) =
         parse_config(&read_file(&path)?).map_err(|problem| Error::Config { path: path.clone(), problem })?;
-    let names = families::of(config).names;
+    let names = families::names(config);
     let path = dir.join(TENSORS);
     let bytes = read_file(&path)?;
     let adapter = safetensors_file::open(&bytes).and_then(|file| {
@@ -144,9 +150,23 @@ impl Joined<'_> {
     }
 }
 
-/// Joins every `A` and `B` of gate and up whose two tensors exist. Both `A` must be equal, because they become one matrix.
+/// Joins every `A` and `B` of gate and up, of experts or of models that have both as one matrix, whose two tensors exist.
 fn join<'a>(views: &'a [(String, TensorView<'a>)], names: &AdapterNames) -> Result<Vec<Joined<'a>>, String> {
-    let &[gate_path, up_path] = (names.mlx)(Module::FfnGateUpExps) else { return Ok(Vec::new()) };
+    let mut joined = Vec::new();
+    for module in [Module::FfnGateUpExps, Module::FfnGateUp] {
+        joined.extend(join_module(views, names, module)?);
+    }
+    joined.sort_by_key(|joined| joined.of);
+    Ok(joined)
+}
+
+/// [`join`] of one module. Both `A` must be equal, because they become one matrix.
+fn join_module<'a>(
+    views: &'a [(String, TensorView<'a>)],
+    names: &AdapterNames,
+    module: Module,
+) -> Result<Vec<Joined<'a>>, String> {
+    let &[gate_path, up_path] = (names.mlx)(module) else { return Ok(Vec::new()) };
     let find = |wanted: &str| views.iter().find(|(name, _)| name == wanted);
     let mut joined = Vec::new();
     for (gate_name, gate) in views {
@@ -154,8 +174,7 @@ fn join<'a>(views: &'a [(String, TensorView<'a>)], names: &AdapterNames) -> Resu
         let up_name = format!("{before}{}{half}", up_path);
         // A gate without its up matches no module, and is reported as such.
         let Some((up_name, up)) = find(&up_name) else { continue };
-        let Some((layer, module, half)) = parse_name(&gate_name.replace(gate_path, GATE_UP_JOINED), names)
-        else {
+        let Some((layer, _, half)) = parse_name(&gate_name.replace(gate_path, GATE_UP_JOINED), names) else {
             continue;
         };
         if (gate.shape(), gate.dtype()) != (up.shape(), up.dtype()) {
@@ -173,11 +192,12 @@ fn join<'a>(views: &'a [(String, TensorView<'a>)], names: &AdapterNames) -> Resu
                      up with one A"
                 ));
             }
-            (Half::B, [experts, rows, _]) if *experts > 0 => {
-                let block = (gate.data().len() / *experts).max(1);
+            // An expert's rows, or one of the R rows of a transposed B.
+            (Half::B, [blocks, rows, ..]) if *blocks > 0 => {
+                let block = (gate.data().len() / *blocks).max(1);
                 *rows *= 2;
-                let experts = gate.data().chunks(block).zip(up.data().chunks(block));
-                experts.flat_map(|(gate, up)| [gate, up].concat()).collect()
+                let blocks = gate.data().chunks(block).zip(up.data().chunks(block));
+                blocks.flat_map(|(gate, up)| [gate, up].concat()).collect()
             }
             (Half::B, _) => gate.data().to_vec(), // the shape is reported later
         };
@@ -185,7 +205,6 @@ fn join<'a>(views: &'a [(String, TensorView<'a>)], names: &AdapterNames) -> Resu
             ([gate_name.as_str(), up_name.as_str()], (layer, module, half), gate.dtype().to_string());
         joined.push(Joined { of, place, shape, ty, data });
     }
-    joined.sort_by_key(|joined| joined.of);
     Ok(joined)
 }
 

@@ -2,6 +2,7 @@
 
 pub(super) mod assemble;
 pub mod gguf;
+mod gguf_joined;
 mod heads;
 pub(super) mod layout;
 pub(super) mod left_out;

@@ -6,7 +6,7 @@ use crate::adapter::Error;
 use crate::adapter::lora::{Adapter, Pair, Slot};
 use crate::base::Base;
 use crate::base::Module;
-use crate::base::config::halved_row;
+use crate::base::config::Interleaved;
 
 /// An adapted range of rows of a tensor.
 pub(super) struct Part<'a> {
@@ -20,15 +20,15 @@ pub(super) struct Part<'a> {
     b_rows: usize,
     /// Row of an expert's `B` that belongs to the expert's first row in the tensor.
     first_b_row: usize,
-    /// Head size where the tensor has the rows of heads interleaved.
-    interleaved: Option<usize>,
+    /// The order of the rows where the tensor has those of heads interleaved.
+    interleaved: Option<Interleaved>,
 }
 
 impl Part<'_> {
     /// The rows of `A` `[rank, cols]` and of `B` `[rank]` for a row of the tensor.
     pub fn of_row(&self, row: usize, cols: usize) -> (&[f32], &[f32]) {
         let row = row - self.rows.start;
-        let row = self.interleaved.map_or(row, |head_size| halved_row(row, head_size));
+        let row = self.interleaved.map_or(row, |order| order.in_memory(row));
         let expert = row / self.expert_rows;
         let row = row % self.expert_rows;
         let b_row = expert * self.b_rows + self.first_b_row + row;
@@ -36,6 +36,16 @@ impl Part<'_> {
         let b = &self.pair.b[b_row * self.rank..][..self.rank];
         (a, b)
     }
+}
+
+/// The base's matrices that a slot's adapter adapts, by their names in the layer, with their rows per expert, in the order of `B`.
+fn matrices(base: &Base, slot: &Slot) -> Vec<(&'static str, usize)> {
+    let config = base.config();
+    if slot.module == Module::FfnGateUpExps && config.layers[slot.layer].experts_split {
+        return ["ffn_gate_exps", "ffn_up_exps"].map(|name| (name, slot.out_features / 2)).into();
+    }
+    let part = |(module, rows): (Module, Range<usize>)| (module.gguf_name(), rows.len() / slot.experts);
+    slot.parts(config).into_iter().map(part).collect()
 }
 
 /// Finds the rows of each pair. Fails if the adapter does not fit the base.
@@ -46,12 +56,11 @@ pub(super) fn locate<'a>(base: &'a Base, adapter: &'a Adapter) -> Result<Vec<Par
     }
     let mut parts = Vec::new();
     for (slot, pair) in &adapter.pairs {
-        let Slot { layer, module, out_features, in_features, experts } = *slot;
-        let split = module == Module::FfnGateUpExps && base.config().layers[layer].experts_split;
-        let tensors = if split { &["ffn_gate_exps", "ffn_up_exps"][..] } else { &[module.gguf_name()] };
+        let Slot { layer, out_features, in_features, experts, .. } = *slot;
         let rank = adapter.rank;
-        let expert_rows = out_features / tensors.len();
-        for (i, name) in tensors.iter().enumerate() {
+        let mut end = 0;
+        for (name, expert_rows) in matrices(base, slot) {
+            end += expert_rows;
             let name = format!("blk.{layer}.{name}");
             let Some((tensor, rows)) = base.location(&name) else {
                 return refuse(format!(
@@ -77,7 +86,7 @@ pub(super) fn locate<'a>(base: &'a Base, adapter: &'a Adapter) -> Result<Vec<Par
                 pair,
                 expert_rows,
                 b_rows: out_features,
-                first_b_row: i * expert_rows,
+                first_b_row: end - expert_rows,
                 interleaved: base.config().interleaved(&name),
             });
         }

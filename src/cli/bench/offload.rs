@@ -28,7 +28,7 @@ pub fn on_host(
     }
     let (recompute, offload) = (args.recompute(), offload(args));
     let Recompute::Within(limit) = recompute else { return Ok(offload.without_limit(base)) };
-    let trainable = Trainable::new(gpu, adapter, base.config().layers.len())?;
+    let trainable = Trainable::new(gpu, adapter, base.config())?;
     let passes = Passes { capacity, masked: false, recompute };
     let plan = Plan::ahead(gpu, base, args.sequence, &trainable, passes, offload);
     if plan.total() > limit {

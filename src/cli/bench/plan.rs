@@ -19,7 +19,7 @@ const USUAL_ROW: usize = 2048;
 pub fn smallest(gpu: &Gpu, base: &Base) -> Result<u64> {
     let tokens = USUAL_ROW.min(base.config().context_length);
     let adapter = random::adapter(base.config(), Module::ALL_LINEAR, 16);
-    let trainable = Trainable::new(gpu, &adapter, base.config().layers.len())?;
+    let trainable = Trainable::new(gpu, &adapter, base.config())?;
     let mut capacity = Capacity::default();
     capacity.include(&random::batches(1, tokens, 100, 1, base.config().vocab)?);
     let passes = Passes { capacity, masked: false, recompute: Recompute::Within(0) };
@@ -39,7 +39,7 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     let adapter = random::adapter(base.config(), &args.modules(), args.rank);
     let mut capacity = Capacity::default();
     capacity.include(&step);
-    let trainable = Trainable::new(&gpu, &adapter, base.config().layers.len())?;
+    let trainable = Trainable::new(&gpu, &adapter, base.config())?;
     let plan = |recompute, offload| {
         let passes = Passes { capacity, masked: false, recompute };
         Plan::ahead(&gpu, &base, args.sequence, &trainable, passes, offload)

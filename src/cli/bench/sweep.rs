@@ -206,7 +206,7 @@ impl Series<'_> {
         check_sequence(&base, self.sequence)?;
         let model = block_on(Model::stream(gpu, &base, self.sequence, |_| ()))?;
         let adapter = random::adapter(base.config(), Module::ALL_LINEAR, self.rank);
-        let trainable = Trainable::new(gpu, &adapter, base.config().layers.len())?;
+        let trainable = Trainable::new(gpu, &adapter, base.config())?;
         let mut capacity = Capacity::default();
         capacity.include(&random::batches(
             self.batch,

@@ -61,6 +61,7 @@ static NAMES: AdapterNames = AdapterNames {
     mlx_layers: "language_model.model.layers",
     router_is_parameter: false,
     gate_up_alternate: false,
+    where_fused: None,
 };
 
 const MIXTURE: MixturePaths = MixturePaths {

@@ -59,6 +59,7 @@ static NAMES: AdapterNames = AdapterNames {
     mlx_layers: "model.layers",
     router_is_parameter: true,
     gate_up_alternate: true,
+    where_fused: None,
 };
 
 const MIXTURE: MixturePaths = MixturePaths {

@@ -23,14 +23,24 @@ pub(super) struct Traits {
     pub qk_norm: bool,
     /// Whether the file stores the two rows of a rotary pair side by side.
     pub interleaved: bool,
+    /// Whether transformers has them so too.
+    pub interleaved_elsewhere: bool,
+    /// Whether rotary embedding may turn a part of each head (`rope.dimension_count`).
+    pub turns_parts: bool,
     /// Whether norms stand behind the blocks and not before them.
     pub norms_behind: bool,
+    /// Whether norms stand behind the blocks and before them.
+    pub norms_around: bool,
     /// Whether the norms of queries and keys, where there are any, are of whole rows.
     pub qk_norm_of_rows: bool,
     /// Whether a shared expert with a gate stands beside the others.
     pub shared_expert: bool,
+    /// Whether those of heads stand behind the rotary embedding.
+    pub qk_norm_behind: bool,
     /// Matrices that always have a bias. Other matrices of attention have one where the file has it.
     pub biases: &'static [Module],
+    /// The modules of several matrices that are one in transformers. Files have them as one tensor or as several.
+    pub fused: &'static [Module],
 }
 
 /// The shape of the model in `gguf`; an error where the keys make no sense.
@@ -51,7 +61,10 @@ pub(super) fn config(gguf: &Gguf, traits: &Traits) -> Result<Config, Error> {
         let expected = format!("a divisor of the {} query heads of layer {layer}", heads[layer]);
         return Err(keys.wrong("attention.head_count_kv", &expected));
     }
-    let head_size = head_size(&keys, width, heads[0])?;
+    let head_size = match traits.turns_parts {
+        true => key_size(&keys, width, heads[0])?,
+        false => head_size(&keys, width, heads[0])?,
+    };
     let experts = experts(&keys)?;
     let ffn_width = match experts {
         Some(_) => vec![0; count],
@@ -72,11 +85,15 @@ pub(super) fn config(gguf: &Gguf, traits: &Traits) -> Result<Config, Error> {
         rope_factors: rope_freq_factors.is_some(),
         rope_divisor: stretch.divisor,
         yarn: stretch.yarn,
+        rotated: if traits.turns_parts { turned(&keys, head_size)? } else { None },
         interleaved: traits.interleaved,
+        interleaved_elsewhere: traits.interleaved_elsewhere,
         qk_norm: traits.qk_norm,
         qk_norm_of_rows: traits.qk_norm_of_rows,
+        qk_norm_behind: traits.qk_norm_behind,
         pre_norms: !traits.norms_behind,
-        post_norms: traits.norms_behind,
+        post_norms: traits.norms_behind || traits.norms_around,
+        fused: traits.fused.to_vec(),
         score_scale: score_scale(&keys, head_size)?,
         activation: Activation::Silu,
         experts,
@@ -84,12 +101,19 @@ pub(super) fn config(gguf: &Gguf, traits: &Traits) -> Result<Config, Error> {
     };
     let layers = (0..count).map(|i| {
         let has = |last: &str| find(gguf, &format!("blk.{i}.{last}")).is_some();
-        let bias = |m: &Module| traits.biases.contains(m) || has(&format!("{}.bias", m.gguf_name()));
+        let in_fused = |m: &Module| Module::AttnQkv.fused().contains(m) && has("attn_qkv.bias");
+        let bias =
+            |m: &Module| traits.biases.contains(m) || has(&format!("{}.bias", m.gguf_name())) || in_fused(m);
+        let in_file = |fused: &&Module| match fused {
+            Module::FfnGateUp => !has("ffn_gate"),
+            _ => !has("attn_q") && has("attn_qkv"),
+        };
         LayerConfig {
             heads: heads[i],
             kv_heads: kv_heads[i],
             ffn_width: ffn_width[i],
             biases: ATTENTION.into_iter().filter(bias).collect(),
+            fused_in_file: traits.fused.iter().filter(in_file).copied().collect(),
             experts_split: !has("ffn_gate_up_exps") && has("ffn_gate_exps"),
             ..layer.clone()
         }
@@ -141,8 +165,29 @@ pub(super) fn heads(keys: &Keys) -> Result<(usize, usize), Error> {
     }
 }
 
-/// The head size: of the keys, or an even share of the model's width.
+/// The head size where rotary embedding turns whole heads: of the keys, or an even share of the model's width.
 pub(super) fn head_size(keys: &Keys, width: usize, heads: usize) -> Result<usize, Error> {
+    let size = key_size(keys, width, heads)?;
+    match turned(keys, size)? {
+        None => Ok(size),
+        Some(_) => Err(keys.wrong("rope.dimension_count", &format!("{size}, the head size"))),
+    }
+}
+
+/// The leading values of each head that rotary embedding turns; `None` where it turns whole heads.
+fn turned(keys: &Keys, head_size: usize) -> Result<Option<usize>, Error> {
+    let name = "rope.dimension_count";
+    let Some(_) = keys.integer(name)? else { return Ok(None) };
+    let turned = keys.size(name, WIDEST_HEAD)?;
+    match turned {
+        _ if turned > head_size => Err(keys.wrong(name, &format!("at most {head_size}, the head size"))),
+        _ if !turned.is_multiple_of(2) => Err(keys.wrong(name, "an even number")),
+        _ => Ok((turned < head_size).then_some(turned)),
+    }
+}
+
+/// The head size: of the keys, or an even share of the model's width.
+fn key_size(keys: &Keys, width: usize, heads: usize) -> Result<usize, Error> {
     let size = match keys.integer("attention.key_length")? {
         Some(_) => keys.size("attention.key_length", WIDEST_HEAD)?,
         None => width / heads,
@@ -150,10 +195,9 @@ pub(super) fn head_size(keys: &Keys, width: usize, heads: usize) -> Result<usize
     if size == 0 || !size.is_multiple_of(4) {
         return Err(keys.wrong("attention.key_length", &format!("a multiple of 4, found {size}")));
     }
-    for same in ["attention.value_length", "rope.dimension_count"] {
-        if keys.integer(same)?.is_some_and(|found| found as usize != size) {
-            return Err(keys.wrong(same, &format!("{size}, the head size")));
-        }
+    let same = "attention.value_length";
+    if keys.integer(same)?.is_some_and(|found| found as usize != size) {
+        return Err(keys.wrong(same, &format!("{size}, the head size")));
     }
     Ok(size)
 }
@@ -173,6 +217,8 @@ pub(super) fn stretch(keys: &Keys, base: f64, whole: bool) -> Result<Stretch, Er
     match keys.text("rope.scaling.type")? {
         None if keys.integer("rope.scale_linear").is_ok_and(|scale| scale.is_none()) => by(1.0),
         None => by(keys.positive("rope.scale_linear")?.into()),
+        // The factors are tensors, which the families that have them read.
+        Some("longrope") if find(keys.gguf, "rope_factors_short").is_some() => by(1.0),
         Some("none") => by(1.0),
         Some("linear") => by(keys.positive("rope.scaling.factor")?.into()),
         Some("yarn") if base <= 1.0 => Err(keys.wrong("rope.freq_base", "a number above 1")),
@@ -230,13 +276,18 @@ fn score_scale(keys: &Keys, head_size: usize) -> Result<f64, Error> {
 
 /// `rope_freqs.weight`, the divisors of the rotary frequencies of Llama 3.1 and later.
 fn rope_freq_factors(gguf: &Gguf, head_size: usize) -> Result<Vec<f32>, Error> {
-    let factors = read_vector(gguf, "rope_freqs", head_size / 2)?;
+    rope_factors(gguf, "rope_freqs", head_size / 2)
+}
+
+/// Divisors of the rotary frequencies: the tensor `name` of `pairs` numbers.
+pub(super) fn rope_factors(gguf: &Gguf, name: &str, pairs: usize) -> Result<Vec<f32>, Error> {
+    let factors = read_vector(gguf, name, pairs)?;
     match factors.iter().find(|f| !(f.is_finite() && **f > 0.0)) {
         None => Ok(factors),
         Some(bad) => Err(Error::Tensor {
             file: gguf.file().into(),
             problem: format!(
-                "tensor rope_freqs.weight holds {bad}, expected numbers above 0; download the file again"
+                "tensor {name}.weight holds {bad}, expected numbers above 0; download the file again"
             ),
         }),
     }
@@ -259,9 +310,10 @@ pub(super) fn experts(keys: &Keys) -> Result<Option<Experts>, Error> {
     Ok(Some(Experts { count, used, width: keys.size(width, WIDEST)?, ..Experts::default() }))
 }
 
-/// Refuses biases that no kernel adds: of the feed-forward block, the head and fused queries, keys and values.
+/// Refuses biases that no kernel adds: of the feed-forward block and the head.
 fn refuse_biases(gguf: &Gguf) -> Result<(), Error> {
-    let adds = |name: &str| ATTENTION.iter().any(|m| name.ends_with(&format!(".{}.bias", m.gguf_name())));
+    let modules = || ATTENTION.iter().chain(&[Module::AttnQkv]);
+    let adds = |name: &str| modules().any(|m| name.ends_with(&format!(".{}.bias", m.gguf_name())));
     let of_text = |name: &str| name.starts_with("blk.") || name == "output.bias";
     let bad = gguf.tensors().iter().find(|t| of_text(&t.name) && t.name.ends_with(".bias") && !adds(&t.name));
     match bad {
@@ -285,6 +337,7 @@ pub(super) static NAMES: AdapterNames = AdapterNames {
     mlx_layers: "model.layers",
     router_is_parameter: true,
     gate_up_alternate: false,
+    where_fused: None,
 };
 
 const MIXTURE: MixturePaths = MixturePaths {

@@ -1,8 +1,8 @@
 //! Files of the sizes of these families, with the formats that llama-quantize's Q4_K_M gives their tensors.
 
 use super::Traits;
-use crate::base::GgmlType;
 use crate::base::gguf::value::Value;
+use crate::base::{GgmlType, Module};
 use crate::families::Shape;
 use crate::families::random::{Content, Tensors, q4_k_m};
 
@@ -79,14 +79,26 @@ pub(in crate::families) fn tensors(shape: &Shape, traits: &Traits) -> Tensors {
     tensors
 }
 
+/// The norms before and behind a block of layer `layer`, as far as there are any.
+fn norms(tensors: &mut Tensors, layer: usize, width: usize, traits: &Traits, [before, behind]: [&str; 2]) {
+    let present = [(before, !traits.norms_behind), (behind, traits.norms_behind || traits.norms_around)];
+    for (name, _) in present.into_iter().filter(|(_, present)| *present) {
+        tensors.vector(format!("blk.{layer}.{name}"), width, 1.0);
+    }
+}
+
 fn attention(tensors: &mut Tensors, shape: &Shape, layer: usize, traits: &Traits) {
     let (d, [_, head_size]) = (shape.width, shape.head_sizes);
     let (queries, keys) = (shape.heads * head_size, shape.kv_heads[1] * head_size);
     let name = |last: &str| format!("blk.{layer}.{last}");
-    tensors.vector(name(if traits.norms_behind { "post_attention_norm" } else { "attn_norm" }), d, 1.0);
-    tensors.matrix(name("attn_q"), &[d, queries], GgmlType::Q4_K);
-    tensors.matrix(name("attn_k"), &[d, keys], GgmlType::Q4_K);
-    tensors.matrix(name("attn_v"), &[d, keys], q4_k_m(layer, shape.layers));
+    norms(tensors, layer, d, traits, ["attn_norm", "post_attention_norm"]);
+    if traits.fused.contains(&Module::AttnQkv) {
+        tensors.matrix(name("attn_qkv"), &[d, queries + 2 * keys], GgmlType::Q5_K);
+    } else {
+        tensors.matrix(name("attn_q"), &[d, queries], GgmlType::Q4_K);
+        tensors.matrix(name("attn_k"), &[d, keys], GgmlType::Q4_K);
+        tensors.matrix(name("attn_v"), &[d, keys], q4_k_m(layer, shape.layers));
+    }
     tensors.matrix(name("attn_output"), &[queries, d], GgmlType::Q4_K);
     if traits.qk_norm {
         let sizes = if traits.qk_norm_of_rows { [queries, keys] } else { [head_size; 2] };
@@ -94,7 +106,7 @@ fn attention(tensors: &mut Tensors, shape: &Shape, layer: usize, traits: &Traits
         tensors.vector(name("attn_k_norm"), sizes[1], 1.0);
     }
     for module in traits.biases {
-        let rows = if *module == crate::base::Module::AttnQ { queries } else { keys };
+        let rows = if *module == Module::AttnQ { queries } else { keys };
         tensors.vector(format!("{}.bias", name(module.gguf_name())), rows, 0.0);
     }
 }
@@ -103,10 +115,14 @@ fn feed_forward(tensors: &mut Tensors, shape: &Shape, layer: usize, traits: &Tra
     let (d, f, q4) = (shape.width, shape.ffn_width, GgmlType::Q4_K);
     let down_type = q4_k_m(layer, shape.layers);
     let name = |last: &str| format!("blk.{layer}.{last}");
-    tensors.vector(name(if traits.norms_behind { "post_ffw_norm" } else { "ffn_norm" }), d, 1.0);
+    norms(tensors, layer, d, traits, ["ffn_norm", "post_ffw_norm"]);
     let Some([count, _, width]) = shape.experts else {
-        tensors.matrix(name("ffn_gate"), &[d, f], q4);
-        tensors.matrix(name("ffn_up"), &[d, f], q4);
+        if traits.fused.contains(&Module::FfnGateUp) {
+            tensors.matrix(name("ffn_up"), &[d, 2 * f], q4);
+        } else {
+            tensors.matrix(name("ffn_gate"), &[d, f], q4);
+            tensors.matrix(name("ffn_up"), &[d, f], q4);
+        }
         return tensors.matrix(name("ffn_down"), &[f, d], down_type);
     };
     let std = (d as f32).powf(-0.5);

@@ -1,5 +1,7 @@
 //! An adapter on the device as decoding applies it: unmerged, frozen, with the scale multiplied into `B`.
 
+use std::ops::Range;
+
 use crate::adapter::lora::{Adapter, Pair, Slot};
 use crate::base::Module;
 use crate::base::config::Config;
@@ -57,9 +59,11 @@ impl Applied {
     /// Uploads `adapter` for a model of shape `config`.
     pub fn upload(gpu: &Gpu, adapter: &Adapter, config: &Config) -> Result<Applied, GpuError> {
         let group = |layer: usize, input: Input| -> Result<Option<Group>, GpuError> {
-            let slots = readers(config, layer, input);
-            let members: Vec<Member> =
-                slots.map(|slot| Member { slot, pair: adapter.pairs.get(&slot) }).collect();
+            let member = |(slot, holder, rows): (Slot, Slot, Range<usize>)| {
+                let pair = adapter.pairs.get(&holder).map(|pair| (pair, rows));
+                Member { slot, pair }
+            };
+            let members: Vec<Member> = readers(config, layer, input).map(member).collect();
             match members.iter().any(|m| m.pair.is_some()) {
                 true => upload_group(gpu, adapter, &members).map(Some),
                 false => Ok(None),
@@ -92,20 +96,21 @@ impl Applied {
     }
 }
 
-/// The matrices of `layer` that read `input`.
-fn readers(config: &Config, layer: usize, input: Input) -> impl Iterator<Item = Slot> {
+/// The matrices of `layer` that read `input`, each with the slot that adapts it and its rows of that slot's `B`.
+fn readers(config: &Config, layer: usize, input: Input) -> impl Iterator<Item = (Slot, Slot, Range<usize>)> {
     let modules = Module::ALL.into_iter().filter(move |m| Input::of(*m) == input);
-    modules.filter_map(move |m| Slot::of(config, layer, m))
+    modules.filter_map(move |m| {
+        let (holder, rows) = Slot::adapting(config, layer, m)?;
+        Some((Slot::of_matrix(config, layer, m)?, holder, rows))
+    })
 }
 
 /// Bytes of an adapter of the sorted `slots` with padded rank `rank`, as [`Applied::upload`] puts it on the device.
 pub(super) fn bytes(config: &Config, slots: &[Slot], rank: usize) -> u64 {
     let group = |layer: usize, input: Input| -> usize {
-        let members: Vec<Slot> = readers(config, layer, input).collect();
-        let Some(first) = members.first().filter(|_| members.iter().any(|m| slots.binary_search(m).is_ok()))
-        else {
-            return 0;
-        };
+        let is_adapted = readers(config, layer, input).any(|(_, slot, _)| slots.binary_search(&slot).is_ok());
+        let members: Vec<Slot> = readers(config, layer, input).map(|(matrix, ..)| matrix).collect();
+        let Some(first) = members.first().filter(|_| is_adapted) else { return 0 };
         let (_, b) = offsets(&members, rank);
         let transposed = if first.experts == 1 { b } else { 1 };
         members.len() * first.experts * rank * first.in_features + b + transposed
@@ -127,7 +132,8 @@ fn offsets(members: &[Slot], rank: usize) -> (Vec<usize>, usize) {
 
 struct Member<'a> {
     slot: Slot,
-    pair: Option<&'a Pair>,
+    /// The matrices, and the rows of `B` that are the member's.
+    pair: Option<(&'a Pair, Range<usize>)>,
 }
 
 impl Member<'_> {
@@ -145,11 +151,11 @@ fn upload_group(gpu: &Gpu, adapter: &Adapter, members: &[Member]) -> Result<Grou
     let (offsets, len) = offsets(&slots, rank);
     let (mut b, mut transposed) = (vec![0f32; len], vec![0f32; if experts == 1 { len } else { 0 }]);
     for (i, (member, &offset)) in members.iter().zip(&offsets).enumerate() {
-        let Some(pair) = member.pair else { continue };
+        let Some((pair, rows)) = &member.pair else { continue };
         for (e, own) in pair.a.chunks_exact(r * cols).enumerate() {
             a[(i + e) * rank * cols..][..r * cols].copy_from_slice(own);
         }
-        for (n, row) in pair.b.chunks_exact(r).enumerate() {
+        for (n, row) in pair.b[rows.start * r..rows.end * r].chunks_exact(r).enumerate() {
             for (i, value) in row.iter().enumerate() {
                 let scaled = (scale * f64::from(*value)) as f32;
                 b[offset + n * rank + i] = scaled;

@@ -159,7 +159,8 @@ pub fn forward<'p>(
     bindings.extend(k_norm.weights_of_norm(rec, 4));
     let normed_values = u32::from(!v_norm.identity);
     let deep = up.map_or(1, |u| u.deep(4, 1));
-    let sizes = [("DEEP", deep), ("NORMED_VALUES", normed_values), layer.q_norm.size(), past.size()];
+    let behind = ("BEHIND", u32::from(layer.q_norm.behind_rotation));
+    let sizes = [("DEEP", deep), ("NORMED_VALUES", normed_values), layer.q_norm.size(), past.size(), behind];
     let kernel = Kernel::new("cached_heads/plain", "forward").with_sizes(sizes);
     rec.dispatch(kernel, &params, &bindings, [(layer.heads + 2 * kv_heads) as u32, rows as u32, 1]);
 }

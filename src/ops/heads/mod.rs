@@ -18,10 +18,23 @@ pub fn forward(p: &mut Pass, y: &Act, x: &Act, norm: &Norm, rotary: Option<Rotat
     if let Some(tiles) = y.tiles() {
         return coop16::forward(p.rec.now(), tiles, x, norm, rotary, heads, tokens);
     }
-    plain::forward(p.rec.now(), y.rows(), x.rows(), norm, None, 1.0, normed_rows(x, norm, tokens));
+    let rows = normed_rows(x, norm, tokens);
+    if let Some((weights, (positions, table))) = behind_rotation(norm, rotary) {
+        plain::forward(p.rec.now(), y.rows(), x.rows(), &norm.unweighted(), None, 1.0, rows);
+        return rope::forward_weighted(p.rec.now(), y.rows(), positions, table, weights, heads, tokens);
+    }
+    plain::forward(p.rec.now(), y.rows(), x.rows(), norm, None, 1.0, rows);
     if let Some((positions, table)) = rotary {
         rope::forward(p.rec.now(), y.rows(), positions, table, heads, tokens);
     }
+}
+
+/// The weights of a norm that are multiplied behind a rotary embedding.
+fn behind_rotation<'a>(
+    norm: &'a Norm,
+    rotary: Option<Rotation<'a>>,
+) -> Option<(&'a wgpu::Buffer, Rotation<'a>)> {
+    norm.weight.as_ref().filter(|_| norm.behind_rotation).zip(rotary)
 }
 
 /// [`forward`] of keys and of values: `heads` heads of each, of which `rotary` turns the keys.
@@ -54,6 +67,12 @@ pub fn backward(
     let of_rows = takes_rows(norm, dy, heads);
     if let Some(tiles) = dx.tiles().filter(|_| !of_rows) {
         return coop16_backward::backward(p.rec.now(), tiles, dy.rows(), x, norm, rotary, heads, tokens);
+    }
+    if let Some((weights, (positions, table))) = behind_rotation(norm, rotary) {
+        rope::backward_weighted(p.rec.now(), dy.rows(), positions, table, weights, heads, tokens);
+        let rows = normed_rows(x, norm, tokens);
+        let norm = norm.unweighted();
+        return plain::backward(p.rec.now(), dx.rows(), dy.rows(), x.rows(), &norm, rows, None);
     }
     if let Some((positions, table)) = rotary {
         rope::backward(p.rec.now(), dy.rows(), positions, table, heads, tokens);

@@ -6,6 +6,7 @@ use crate::base::Module;
 use crate::gpu::Recorder;
 use crate::ops::act::Act;
 use crate::ops::lora::Lora;
+use crate::ops::lora::coop16::gradient_a;
 use crate::ops::lora::coop16_gradients::{Beside, FEW, Gradient, MOST, gradients as adapter_gradients};
 use crate::ops::lora::coop16_project::{Member, project, project_back};
 use crate::ops::pack::Packed;
@@ -142,7 +143,7 @@ fn term_backward<'a>(lora: Lora<'a>, module: Module, u: &'a Packed) -> Option<Lo
     let member = lora.group.member(module).filter(|_| lora.mask.is_none())?;
     Some(LowRank {
         z: u,
-        z_offset: member.offset,
+        z_offset: member.u_offset,
         matrix: &lora.group.a.value,
         first_row: member.offset,
         rank: lora.rank,
@@ -166,7 +167,7 @@ fn adapter_backward<'a, 'p: 'a>(
         gradients.iter().zip(dys).filter_map(|((module, ..), dy)| Some((*dy, lora.group.member(*module)?)));
     let adapted: Vec<_> = adapted.collect();
     let members: Vec<Member> =
-        adapted.iter().map(|(dy, m)| Member { dy, b: &m.b.value, offset: m.offset }).collect();
+        adapted.iter().map(|(dy, m)| Member { dy, b: &m.b.value, offset: m.u_offset }).collect();
     for pair in members.chunks(2) {
         project_back(p.rec.now(), scratch.u.all(), pair, lora.scale, p.tokens, thin);
     }
@@ -174,7 +175,13 @@ fn adapter_backward<'a, 'p: 'a>(
         .iter()
         .map(|(dy, m)| Gradient { matrix: &m.b.grad, wide: dy, thin: z.rows().from(m.offset) })
         .collect();
-    let of_a = input.map(|x| Gradient { matrix: &lora.group.a.grad, wide: x, thin: scratch.u.all() });
+    let mut parts = lora.group.u_parts();
+    let u = scratch.u.from(parts.pop().unwrap_or(0));
+    if let Some(x) = input {
+        let sum = |part: usize| (&lora.group.a.grad, scratch.u.from(part), x);
+        parts.into_iter().map(sum).for_each(|(da, u, x)| gradient_a(p.rec.now(), da, u, x, p.tokens));
+    }
+    let of_a = input.map(|x| Gradient { matrix: &lora.group.a.grad, wide: x, thin: u });
     let mut some: Vec<&[Gradient]> = of_b.chunks(MOST).collect();
     let last = some.pop()?;
     some.into_iter().for_each(|b| adapter_gradients(p.rec.now(), b, None, lora.scale, p.tokens));

@@ -2,8 +2,9 @@
 
 use super::tiled::{self, LowRank};
 use super::{Projection, adapter_input, finish, masked_backward};
+use crate::ops::View;
 use crate::ops::act::Act;
-use crate::ops::lora::{self, Lora};
+use crate::ops::lora::{self, Group, Lora};
 use crate::ops::pass::Pass;
 
 /// See [`super::forward`].
@@ -39,19 +40,26 @@ pub fn backward(
     }
     let Some((dx, accumulate)) = dx else { return };
     let dx = dx.rows();
-    let fused = lora.filter(|lora| lora.mask.is_none()).map(|lora| {
-        let a = &lora.group.a.value;
-        LowRank { z: p.scratch.u.all(), matrix: a, rank: a.rows, scale: 1.0 }
-    });
-    for (i, (_, weight, dy)) in gradients.iter().enumerate() {
-        let is_last = i + 1 == gradients.len();
-        let term = fused.as_ref().filter(|_| is_last);
-        let accumulate = accumulate || i > 0;
-        tiled::backward(p.rec.now(), dx.all(), dy.rows().all(), weight, 1.0, term, p.tokens, accumulate);
+    let unmasked = lora.filter(|lora| lora.mask.is_none());
+    let u = &p.scratch.u;
+    for (i, (module, weight, dy)) in gradients.iter().enumerate() {
+        // One product has the terms of all members, unless each has the same rows of A.
+        let term = unmasked.and_then(|lora| match lora.group.shares_a() {
+            true => Some(input_term(lora.group, u.from(lora.group.member(*module)?.u_offset))),
+            false => (i + 1 == gradients.len()).then(|| input_term(lora.group, u.all())),
+        });
+        let (accumulate, dy) = (accumulate || i > 0, dy.rows().all());
+        tiled::backward(p.rec.now(), dx.all(), dy, weight, 1.0, term.as_ref(), p.tokens, accumulate);
     }
     if let Some(lora) = lora {
         masked_backward(p, dx, lora);
     }
+}
+
+/// The term `u·A` of a gradient of the input.
+fn input_term<'a>(group: &'a Group, u: View<'a>) -> LowRank<'a> {
+    let a = &group.a.value;
+    LowRank { z: u, matrix: a, rank: a.rows, scale: 1.0 }
 }
 
 fn adapter_gradients(p: &mut Pass, gradients: &[Projection], x: &Act, lora: Lora, z: &Act) {
@@ -62,9 +70,11 @@ fn adapter_gradients(p: &mut Pass, gradients: &[Projection], x: &Act, lora: Lora
         let z = z.rows().from(member.offset);
         lora::gradient(p.rec.now(), &member.b.grad, dy.all(), z, lora.scale, p.tokens);
         let b = member.b.value.as_weight();
-        let u = u.from(member.offset);
+        let u = u.from(member.u_offset);
         tiled::backward(p.rec.now(), u, dy.all(), &b, lora.scale, None, p.tokens, false);
     }
     let input = adapter_input(p, lora, x);
-    lora::gradient(p.rec.now(), &lora.group.a.grad, u.all(), input.rows().all(), 1.0, p.tokens);
+    for part in lora.group.u_parts() {
+        lora::gradient(p.rec.now(), &lora.group.a.grad, u.from(part), input.rows().all(), 1.0, p.tokens);
+    }
 }

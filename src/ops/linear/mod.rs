@@ -137,6 +137,9 @@ fn masked_backward(p: &mut Pass, dx: &Rows, lora: Lora) {
     let Some(mask) = lora.mask else { return };
     let masked = p.scratch.masked.reshaped(dx.stride);
     let a = lora.group.a.value.as_weight();
-    tiled::backward(p.rec.now(), masked.all(), p.scratch.u.all(), &a, 1.0, None, p.tokens, false);
+    for (i, u) in lora.group.u_parts().into_iter().enumerate() {
+        let u = p.scratch.u.from(u);
+        tiled::backward(p.rec.now(), masked.all(), u, &a, 1.0, None, p.tokens, i > 0);
+    }
     dropout::backward(p.rec.now(), dx, &masked, mask, p.first, p.tokens);
 }

@@ -1,5 +1,7 @@
 //! The adapters on the device, grouped by what they read: the `A·x` of a group is one product.
 
+use std::ops::Range;
+
 use crate::base::Module;
 use crate::ops::Param;
 use crate::ops::dropout::Mask;
@@ -48,7 +50,8 @@ impl Input {
             Module::AttnQkv | Module::AttnGate | Module::SsmAlpha | Module::SsmBeta => Input::AttnNormed,
             Module::ShortconvInProj => Input::AttnNormed,
             Module::AttnOutput | Module::SsmOut | Module::ShortconvOutProj => Input::Attention,
-            Module::FfnGate | Module::FfnUp | Module::FfnGateShexp | Module::FfnUpShexp => Input::FfnNormed,
+            Module::FfnGate | Module::FfnUp | Module::FfnGateUp => Input::FfnNormed,
+            Module::FfnGateShexp | Module::FfnUpShexp => Input::FfnNormed,
             Module::FfnDown | Module::FfnDownShexp => Input::Gated,
             Module::InpGate => Input::AfterFfn,
             Module::Proj => Input::PerLayer,
@@ -101,7 +104,8 @@ pub struct Trained {
 /// The adapted matrices that read one input.
 #[derive(Debug)]
 pub struct Group {
-    /// All `A` below each other, `[Σ R, K]`; of experts, which are alone in their groups, `[E·R, K]`.
+    /// All `A` below each other, `[Σ R, K]`; of experts, which are alone in their groups, `[E·R, K]`. Matrices that are one in transformers
+    /// share one, `[R, K]`.
     pub a: Trained,
     /// The matrices.
     pub members: Vec<Member>,
@@ -114,8 +118,12 @@ pub struct Group {
 pub struct Member {
     /// Which matrix it is.
     pub module: Module,
-    /// First column in `z` and `u`, first row in `a`.
+    /// First column in `z`, first row in `a`. Members that share `A` share these.
     pub offset: usize,
+    /// First column in `u`.
+    pub u_offset: usize,
+    /// The rows of the slot's `B` that are the member's.
+    pub rows: Range<usize>,
     /// `B` `[N, R]`, of experts `[E·N, R]`.
     pub b: Trained,
 }
@@ -124,6 +132,20 @@ impl Group {
     /// The adapted matrix that is `module`; `None` where the adapter leaves it alone.
     pub fn member(&self, module: Module) -> Option<&Member> {
         self.members.iter().find(|member| member.module == module)
+    }
+
+    /// Whether the members share one `A`: then each has columns of its own in `u`, but not in `z`.
+    pub fn shares_a(&self) -> bool {
+        self.members.iter().any(|member| member.u_offset != member.offset)
+    }
+
+    /// The first columns of the parts of `u` `[T, rows of a]` whose products with `A` the input's gradient has: one, unless members share
+    /// `A`.
+    pub fn u_parts(&self) -> Vec<usize> {
+        match self.shares_a() {
+            true => self.members.iter().map(|member| member.u_offset).collect(),
+            false => vec![0],
+        }
     }
 
     /// The group's dropout mask in a pass with mask `of_pass`.

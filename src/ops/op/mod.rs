@@ -219,7 +219,7 @@ pub static OPS: [Op; 35] = [
         &[Variant::F32, Variant::Plain, Variant::Packed],
         &[("plain", norms), ("columns", || vec![Vec::new()]), ("coop16", norms_packed)],
     ),
-    op("rope", Kind::Norm, F32, &[]),
+    op("rope", Kind::Norm, F32, &[("plain", ropes)]),
     op("row_factors", Kind::Product, &[Variant::F16], &[]),
     op("row_status", Kind::Loss, &[Variant::F32, Variant::Packed], &[]),
     op("scale", Kind::Other, F32, &[]),

@@ -203,11 +203,23 @@ pub(super) fn heads_backward() -> Vec<Sizes> {
 }
 
 pub(super) fn cached_heads() -> Vec<Sizes> {
-    [(1, 1, 0, 0), (4, 1, 0, 0), (4, 0, 0, 0), (1, 0, 1, 0), (4, 1, 0, 1), (1, 0, 1, 1)]
-        .map(|(deep, values, identity, each)| {
-            vec![("DEEP", deep), ("NORMED_VALUES", values), ("IDENTITY", identity), ("EACH", each)]
-        })
-        .to_vec()
+    let plain = [(1, 1, 0, 0), (4, 1, 0, 0), (4, 0, 0, 0), (1, 0, 1, 0), (4, 1, 0, 1), (1, 0, 1, 1)];
+    let behind = [(4, 0, 0, 0), (4, 0, 0, 1)];
+    let all = plain.map(|sizes| (sizes, 0)).into_iter().chain(behind.map(|sizes| (sizes, 1)));
+    all.map(|((deep, values, identity, each), behind)| {
+        vec![
+            ("DEEP", deep),
+            ("NORMED_VALUES", values),
+            ("IDENTITY", identity),
+            ("EACH", each),
+            ("BEHIND", behind),
+        ]
+    })
+    .collect()
+}
+
+pub(super) fn ropes() -> Vec<Sizes> {
+    [0, 1].map(|weighted| vec![("WEIGHTED", weighted)]).to_vec()
 }
 
 pub(super) fn matvecs() -> Vec<Sizes> {

@@ -68,7 +68,33 @@ pub fn forward(
     heads: usize,
     rows: usize,
 ) {
-    turn(rec, "forward", x, positions, table, heads, rows);
+    turn(rec, "forward", x, positions, table, None, heads, rows);
+}
+
+/// [`forward`] with the weights `[K]` of a norm behind it; whole heads turn.
+pub fn forward_weighted(
+    rec: &mut Recorder,
+    x: &Rows,
+    positions: &wgpu::Buffer,
+    table: &Table,
+    weights: &wgpu::Buffer,
+    heads: usize,
+    rows: usize,
+) {
+    turn(rec, "forward", x, positions, table, Some(weights), heads, rows);
+}
+
+/// The gradient from that of [`forward_weighted`].
+pub fn backward_weighted(
+    rec: &mut Recorder,
+    dx: &Rows,
+    positions: &wgpu::Buffer,
+    table: &Table,
+    weights: &wgpu::Buffer,
+    heads: usize,
+    rows: usize,
+) {
+    turn(rec, "backward", dx, positions, table, Some(weights), heads, rows);
 }
 
 /// Turns the gradient back.
@@ -80,7 +106,7 @@ pub fn backward(
     heads: usize,
     rows: usize,
 ) {
-    turn(rec, "backward", dx, positions, table, heads, rows);
+    turn(rec, "backward", dx, positions, table, None, heads, rows);
 }
 
 fn turn(
@@ -89,19 +115,19 @@ fn turn(
     x: &Rows,
     positions: &wgpu::Buffer,
     table: &Table,
+    weights: Option<&wgpu::Buffer>,
     heads: usize,
     rows: usize,
 ) {
     let size = x.stride / heads;
+    assert!(weights.is_none() || 2 * table.pairs == size, "weights are of whole heads, which turn");
     let params =
         Params { rows: rows as u32, heads: heads as u32, pairs: table.pairs as u32, size: size as u32 };
-    let bindings = [
-        Binding { index: 1, buffer: positions, range: None },
-        Binding { index: 2, buffer: &table.buffer, range: None },
-        x.bind(3),
-    ];
+    let whole = |index, buffer| Binding { index, buffer, range: None };
+    let mut bindings = vec![whole(1, positions), whole(2, &table.buffer), x.bind(3)];
+    bindings.extend(weights.map(|weights| whole(4, weights)));
     rec.dispatch(
-        Kernel::new("rope/plain", entry),
+        Kernel::new("rope/plain", entry).with_size("WEIGHTED", u32::from(weights.is_some())),
         &params,
         &bindings,
         grid((rows * heads * table.pairs).div_ceil(64)),

@@ -1,5 +1,6 @@
 //! Backward pass, written out in the reverse order of `forward.rs`.
 
+use super::forward::longest;
 use super::{Activations, Gradients, Model, Pair, norm_if_backward};
 use crate::base::Module;
 use crate::data::batch::MicroBatch;
@@ -119,7 +120,7 @@ impl Model<'_> {
         let (l, w, a) = (&self.config.layers[layer], &self.weights.layers[layer], &acts.layers[layer]);
         let (size, eps) = (l.head_size, self.eps());
         let [of_queries, of_keys] = l.qk_norm_sizes();
-        let [q_turn, k_turn] = self.config.rotary(layer);
+        let [q_turn, k_turn] = self.config.rotary(layer, longest(batch));
         let x = &a.gated_attention;
         let mut dattention =
             self.adapted_backward(layer, Module::AttnOutput, doutput, x, &w.attn_output, acts, grads);
@@ -144,8 +145,20 @@ impl Model<'_> {
             l.score_softcap.map(f64::from),
         );
         self.scale_queries(layer, batch, &mut dq);
-        let dq = rope::backward(&dq, &batch.positions, &q_turn.frequencies, l.heads);
-        let mut dq = norm_if_backward(&dq, &a.attn_q, w.attn_q_norm.as_ref(), of_queries, eps);
+        l.scale_turned(&mut dq, k_turn.scale);
+        let (positions, frequencies) = (&batch.positions, &q_turn.frequencies);
+        // From the gradient of normed and turned heads to that of `x`.
+        let heads_backward =
+            |dy: &[f64], x: &[f64], weight: Option<&Vec<f64>>, width: usize, heads: usize| {
+                if l.qk_norm_behind {
+                    let turned = rope::forward(x, positions, frequencies, heads);
+                    let dturned = norm_if_backward(dy, &turned, weight, width, eps);
+                    return rope::backward(&dturned, positions, frequencies, heads);
+                }
+                let dnormed = rope::backward(dy, positions, frequencies, heads);
+                norm_if_backward(&dnormed, x, weight, width, eps)
+            };
+        let mut dq = heads_backward(&dq, &a.attn_q, w.attn_q_norm.as_ref(), of_queries, l.heads);
         if l.output_gate {
             let heads = dq.chunks_exact(size).zip(dgate.chunks_exact(size));
             dq = heads.flat_map(|(dq, dgate)| [dq, dgate].concat()).collect();
@@ -153,9 +166,9 @@ impl Model<'_> {
         let mut dnormed =
             self.adapted_backward(layer, Module::AttnQ, &dq, &a.attn_normed, &w.attn_q, acts, grads);
         if l.kv_donor.is_none() {
-            let mut dk = rope::backward(&shared.dk[layer], &batch.positions, &k_turn.frequencies, l.kv_heads);
-            dk.iter_mut().for_each(|dk| *dk *= k_turn.scale);
-            let mut dk = norm_if_backward(&dk, &a.attn_k, w.attn_k_norm.as_ref(), of_keys, eps);
+            let mut dk = shared.dk[layer].clone();
+            l.scale_turned(&mut dk, k_turn.scale);
+            let mut dk = heads_backward(&dk, &a.attn_k, w.attn_k_norm.as_ref(), of_keys, l.kv_heads);
             let dv = match l.v_norm {
                 true => rms_norm::backward(&shared.dv[layer], &a.attn_v, None, size, eps),
                 false => shared.dv[layer].clone(),
@@ -219,7 +232,7 @@ impl Model<'_> {
         for (module, gradient) in
             [(Module::FfnGateUpExps, g.dgate_up_lora), (Module::FfnDownExps, g.ddown_lora)]
         {
-            let pair = grads.pairs.get_mut(&self.slot(layer, module));
+            let pair = grads.pairs.get_mut(&self.slot(layer, module).0);
             if let (Some(pair), Some([da, db])) = (pair, gradient) {
                 add_scaled(&mut pair.a, 1.0, &da);
                 add_scaled(&mut pair.b, 1.0, &db);
@@ -257,13 +270,15 @@ impl Model<'_> {
         acts: &Activations,
         grads: &mut Gradients,
     ) -> Vec<f64> {
-        let slot = self.slot(layer, module);
+        let (slot, rows) = self.slot(layer, module);
         let mut dx = linear::backward(dy, w, slot.in_features);
         if let Some(Pair { a, b }) = self.adapter.pairs.get(&slot) {
             let (rank, scale) = (self.adapter.rank, self.adapter.scale);
             let mask = self.adapter.masks.get(&slot).map(Vec::as_slice);
             let d = grads.pairs.get_mut(&slot).expect("gradients have the adapter's slots");
-            lora::backward(dy, x, a, b, rank, scale, mask, &acts.z[&slot], &mut dx, &mut d.a, &mut d.b);
+            let rows = rows.start * rank..rows.end * rank;
+            let (b, db) = (&b[rows.clone()], &mut d.b[rows]);
+            lora::backward(dy, x, a, b, rank, scale, mask, &acts.z[&slot], &mut dx, &mut d.a, db);
         }
         dx
     }

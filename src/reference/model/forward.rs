@@ -6,6 +6,7 @@ use super::activations::{Activations, ExpertActivations, LayerActivations};
 use super::{Model, norm_if};
 use crate::adapter::lora::Slot;
 use crate::base::Module;
+use crate::base::config::LayerConfig;
 use crate::data::batch::MicroBatch;
 use crate::reference::{
     add_scaled, attention, cross_entropy, embedding, experts, gated, linear, lora, rms_norm, rope, router,
@@ -146,14 +147,18 @@ impl Model<'_> {
         let (l, w) = (&self.config.layers[layer], &self.weights.layers[layer]);
         let (size, eps) = (l.head_size, self.eps());
         let [of_queries, of_keys] = l.qk_norm_sizes();
-        let [q_turn, k_turn] = self.config.rotary(layer);
+        let [q_turn, k_turn] = self.config.rotary(layer, longest(batch));
         a.attn_q = self.adapted(layer, Module::AttnQ, &a.attn_normed, &w.attn_q, z);
         if l.output_gate {
             (a.attn_q, a.attn_gate) = halves_of_heads(&a.attn_q, size);
         }
-        a.q = norm_if(&a.attn_q, w.attn_q_norm.as_ref(), of_queries, eps);
-        a.q = rope::forward(&a.q, &batch.positions, &q_turn.frequencies, l.heads);
+        let turn = |x: &[f64], heads| rope::forward(x, &batch.positions, &q_turn.frequencies, heads);
+        a.q = match l.qk_norm_behind {
+            true => norm_if(&turn(&a.attn_q, l.heads), w.attn_q_norm.as_ref(), of_queries, eps),
+            false => turn(&norm_if(&a.attn_q, w.attn_q_norm.as_ref(), of_queries, eps), l.heads),
+        };
         self.scale_queries(layer, batch, &mut a.q);
+        l.scale_turned(&mut a.q, k_turn.scale);
         if l.kv_donor.is_none() {
             let attn_k = w.attn_k.as_ref().expect("a layer without donor has attn_k");
             a.attn_k = self.adapted(layer, Module::AttnK, &a.attn_normed, attn_k, z);
@@ -161,9 +166,11 @@ impl Model<'_> {
                 Some(attn_v) => self.adapted(layer, Module::AttnV, &a.attn_normed, attn_v, z),
                 None => a.attn_k.clone(),
             };
-            a.k = norm_if(&a.attn_k, w.attn_k_norm.as_ref(), of_keys, eps);
-            a.k = rope::forward(&a.k, &batch.positions, &k_turn.frequencies, l.kv_heads);
-            a.k.iter_mut().for_each(|k| *k *= k_turn.scale);
+            a.k = match l.qk_norm_behind {
+                true => norm_if(&turn(&a.attn_k, l.kv_heads), w.attn_k_norm.as_ref(), of_keys, eps),
+                false => turn(&norm_if(&a.attn_k, w.attn_k_norm.as_ref(), of_keys, eps), l.kv_heads),
+            };
+            l.scale_turned(&mut a.k, k_turn.scale);
             a.v = match l.v_norm {
                 true => rms_norm::forward(&a.attn_v, None, size, eps),
                 false => a.attn_v.clone(),
@@ -236,7 +243,7 @@ impl Model<'_> {
         w: &[f64],
         z: &mut BTreeMap<Slot, Vec<f64>>,
     ) -> Vec<f64> {
-        let slot = self.slot(layer, module);
+        let (slot, rows) = self.slot(layer, module);
         let mut y = linear::forward(x, w, slot.in_features);
         if let Some(bias) = self.weights.layers[layer].biases.get(&module) {
             y.chunks_exact_mut(bias.len()).for_each(|row| add_scaled(row, 1.0, bias));
@@ -244,18 +251,18 @@ impl Model<'_> {
         if let Some(pair) = self.adapter.pairs.get(&slot) {
             let mask = self.adapter.masks.get(&slot).map(Vec::as_slice);
             let (rank, scale) = (self.adapter.rank, self.adapter.scale);
-            z.insert(slot, lora::forward(x, &pair.a, &pair.b, rank, scale, mask, &mut y));
+            let b = &pair.b[rows.start * rank..rows.end * rank];
+            z.insert(slot, lora::forward(x, &pair.a, b, rank, scale, mask, &mut y));
         }
         y
     }
 
-    /// Multiplies rotated queries, or their gradients, by the factor on the scores, YaRN's, and their growth.
+    /// Multiplies queries, or their gradients, by the factor on the scores and their growth.
     pub(super) fn scale_queries(&self, layer: usize, batch: &MicroBatch, queries: &mut [f64]) {
         let l = &self.config.layers[layer];
-        let scale = l.score_scale * l.yarn.map_or(1.0, |yarn| yarn.scale);
         for (row, position) in queries.chunks_exact_mut(l.heads * l.head_size).zip(&batch.positions) {
             let growth = l.query_growth.map_or(1.0, |growth| growth.factor(*position as usize));
-            row.iter_mut().for_each(|q| *q *= scale * growth);
+            row.iter_mut().for_each(|q| *q *= l.score_scale * growth);
         }
     }
 
@@ -263,6 +270,21 @@ impl Model<'_> {
     pub(super) fn output(&self) -> &[f64] {
         self.weights.output.as_ref().unwrap_or(&self.weights.token_embd)
     }
+}
+
+impl LayerConfig {
+    /// Multiplies the values of heads that rotary embedding turns, or their gradients.
+    pub(super) fn scale_turned(&self, heads: &mut [f64], factor: f64) {
+        let turned = self.rotated.unwrap_or(self.head_size);
+        heads
+            .chunks_exact_mut(self.head_size)
+            .for_each(|head| head[..turned].iter_mut().for_each(|x| *x *= factor));
+    }
+}
+
+/// Tokens of the longest sample, on which LongRoPE depends.
+pub(super) fn longest(batch: &MicroBatch) -> usize {
+    batch.positions.iter().max().map_or(0, |last| *last as usize + 1)
 }
 
 /// The first and the second half of every head of `2·size` values.

@@ -10,6 +10,7 @@ mod tensors;
 mod weights;
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use crate::adapter::lora::Slot;
 use crate::base::Module;
@@ -101,9 +102,10 @@ fn norm_if_backward(dy: &[f64], x: &[f64], weight: Option<&Vec<f64>>, width: usi
 }
 
 impl Model<'_> {
-    /// The slot of a matrix of the layer.
-    fn slot(&self, layer: usize, module: Module) -> Slot {
-        Slot::of(self.config, layer, module).expect("forward only asks for matrices that the layer has")
+    /// The slot that adapts a matrix of the layer, and the rows of its `B` that are the matrix's.
+    fn slot(&self, layer: usize, module: Module) -> (Slot, Range<usize>) {
+        let slot = Slot::adapting(self.config, layer, module);
+        slot.expect("forward only asks for matrices that the layer has")
     }
 
     /// The matrices of a layer's experts, of width `width` each, with their adapters.
@@ -112,7 +114,7 @@ impl Model<'_> {
         let activation = self.config.layers[layer].activation;
         let matrices = w.experts.as_ref()?.matrices(width, activation, &w.biases);
         let lora = |module: Module| {
-            let slot = self.slot(layer, module);
+            let (slot, _) = self.slot(layer, module);
             let Pair { a, b } = self.adapter.pairs.get(&slot)?;
             let mask = self.adapter.masks.get(&slot).map(Vec::as_slice);
             Some(experts::Lora { a, b, rank: self.adapter.rank, scale: self.adapter.scale, mask })

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::weights::*;
 use crate::base::Module;
-use crate::base::config::{Config, DeltaNet, Experts, Gating, LayerConfig, ShortConv, interleaved_row};
+use crate::base::config::{Config, DeltaNet, Experts, Gating, LayerConfig, ShortConv};
 
 /// Why tensors do not form a model.
 #[derive(Debug, thiserror::Error, PartialEq)]
@@ -258,12 +258,10 @@ fn side_by_side(gate: &[f64], up: &[f64], len: usize) -> Vec<f64> {
     pairs.flat_map(|(gate, up)| [gate, up].concat()).collect()
 }
 
-/// The rows of queries or keys, `width` values each, in the order of transformers.
+/// The rows of queries or keys, `width` values each, in the order of memory.
 fn in_order(l: &LayerConfig, stored: &[f64], width: usize) -> Vec<f64> {
-    if !l.interleaved {
-        return stored.to_vec();
-    }
-    let row = |row: usize| &stored[interleaved_row(row, l.head_size) * width..][..width];
+    let Some(order) = l.row_order() else { return stored.to_vec() };
+    let row = |row: usize| &stored[order.stored(row) * width..][..width];
     (0..stored.len() / width).flat_map(row).copied().collect()
 }
 

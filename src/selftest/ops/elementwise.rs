@@ -55,12 +55,23 @@ pub fn ropes(b: &mut Bench) -> Result<(), GpuError> {
     let x = values(1, tokens * width);
     let turned = reference::rope::forward(&wide(&x), &positions, &frequencies, heads);
     let back = reference::rope::backward(&wide(&x), &positions, &frequencies, heads);
+    let weights = values(2, size);
+    let weigh = |x: &[f64]| -> Vec<f64> {
+        x.iter().zip(weights.iter().cycle()).map(|(x, w)| x * f64::from(*w)).collect()
+    };
+    let back_weighted = reference::rope::backward(&weigh(&wide(&x)), &positions, &frequencies, heads);
     let positions = b.gpu.upload("self-test", &[positions, vec![7; 64]].concat())?;
+    let norm = b.gpu.upload("self-test", &weights)?;
     let (forward, backward) = (b.in_out(width, &x)?, b.in_out(width, &x)?);
+    let weighted = [b.in_out(width, &x)?, b.in_out(width, &x)?];
     b.run(|rec| {
         rope::forward(rec, forward.rows(), &positions, &table, heads, tokens);
         rope::backward(rec, backward.rows(), &positions, &table, heads, tokens);
+        rope::forward_weighted(rec, weighted[0].rows(), &positions, &table, &norm, heads, tokens);
+        rope::backward_weighted(rec, weighted[1].rows(), &positions, &table, &norm, heads, tokens);
     })?;
+    b.expect("weighted", &weighted[0], weigh(&turned), F32);
+    b.expect("weighted, back", &weighted[1], back_weighted, F32);
     b.expect("turned", &forward, turned, F32);
     b.expect("turned back", &backward, back, F32);
     Ok(())

@@ -78,7 +78,7 @@ pub(in crate::adapter) const PICKLED: &str = "contains adapter_model.bin, a pick
 /// integer, or if `lora_alpha` is not a finite number other than 0.
 pub(super) fn read_config(dir: &Path, config: &Config) -> Result<AdapterConfig, Error> {
     let bytes = read_file(dir, CONFIG)?;
-    parse(&bytes, families::of(config).names)
+    parse(&bytes, families::names(config))
         .map_err(|problem| Error::Config { path: dir.join(CONFIG), problem })
 }
 

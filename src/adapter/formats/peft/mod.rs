@@ -20,12 +20,12 @@ pub(in crate::adapter) use config::{PICKLE, PICKLED};
 pub use tensors::read;
 pub(in crate::adapter) use tensors::read_slots;
 
-use super::layout::{Half, MatrixLayout};
+use super::layout::{Half, MatrixLayout, Order};
 use super::safetensors_file;
 use crate::adapter::lora::{Adapter, Pair, Slot};
 use crate::adapter::{Error, WriteOptions};
 use crate::base::Module;
-use crate::base::config::{Config, DeltaNet};
+use crate::base::config::Config;
 use crate::families::{self, AdapterNames};
 use crate::files;
 
@@ -40,21 +40,21 @@ pub struct Naming {
     names: &'static AdapterNames,
     /// Path of the list of text layers.
     layers: &'static str,
-    /// The delta nets of its layers.
-    delta: Option<DeltaNet>,
+    /// The order of values.
+    order: Order,
 }
 
 impl Naming {
     /// Names in the class of the text model alone: `model.layers.N`.
     pub fn causal_lm(config: &Config) -> Naming {
-        let names = families::of(config).names;
-        Naming { names, layers: names.causal_lm_layers, delta: delta_net(config) }
+        let names = families::names(config);
+        Naming { names, layers: names.causal_lm_layers, order: Order::of(config) }
     }
 
     /// Names in the class with vision and audio towers: `model.language_model.layers.N`.
     pub fn conditional_generation(config: &Config) -> Naming {
-        let names = families::of(config).names;
-        Naming { names, layers: names.conditional_generation_layers, delta: delta_net(config) }
+        let names = families::names(config);
+        Naming { names, layers: names.conditional_generation_layers, order: Order::of(config) }
     }
 
     fn path(self, module: Module) -> &'static str {
@@ -122,11 +122,6 @@ impl Naming {
     }
 }
 
-/// The delta nets of a model, which are all alike.
-fn delta_net(config: &Config) -> Option<DeltaNet> {
-    config.layers.iter().find_map(|l| l.delta)
-}
-
 /// Writes a PEFT folder for the class of `naming`. Existing files of other names stay, see [`files::write_folder`].
 pub fn write(dir: &Path, adapter: &Adapter, naming: Naming, options: &WriteOptions) -> Result<(), Error> {
     let files = serialize(adapter, naming, options)?;
@@ -192,7 +187,7 @@ fn serialize_ranked(
                 ));
             }
             let (shape, _) = MatrixLayout::Rows.shape(half, rank(slot), slot);
-            let values = MatrixLayout::store_rows(half, values, rank(slot), slot, naming.names, naming.delta);
+            let values = MatrixLayout::store_rows(half, values, rank(slot), slot, &naming.order);
             stored.push((format!("base_model.model.{module}.{name}.weight"), shape, values));
         }
     }

@@ -144,7 +144,7 @@ struct Planner<'a> {
 impl<'a> Planner<'a> {
     fn new(args: &'a BenchArgs, gpu: &'a Gpu, base: &'a Base) -> Result<Planner<'a>> {
         let adapter = random::adapter(base.config(), &args.modules(), args.rank);
-        let adapter = Trainable::new(gpu, &adapter, base.config().layers.len())?;
+        let adapter = Trainable::new(gpu, &adapter, base.config())?;
         // Uploads of adapters that no step reads would pile up otherwise.
         gpu.send_uploads(None)?;
         gpu.wait()?;
