@@ -23,3 +23,5 @@ pub mod linear;
 pub mod lora;
 #[path = "../../tests/ops/rms_norm.rs"]
 pub mod rms_norm;
+#[path = "../../tests/ops/short_conv.rs"]
+pub mod short_conv;

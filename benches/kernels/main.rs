@@ -21,7 +21,9 @@ use rullama_train::gpu::{Backend, Gpu, Recorder};
 use rullama_train::ops::op::{OPS, Variant};
 
 use checks::check::Outcome;
-use checks::{adamw, attention, coop, cross_entropy, elementwise, half, half_heads, linear, lora, rms_norm};
+use checks::{
+    adamw, attention, coop, cross_entropy, elementwise, half, half_heads, linear, lora, rms_norm, short_conv,
+};
 use peak::Peak;
 use work::{Size, Timed};
 
@@ -51,7 +53,7 @@ const ALL: &[GgmlType] = &GgmlType::SUPPORTED;
 const ATTENTION: &[fn(&Gpu) -> Outcome] =
     &[|gpu| attention::forward_and_backward(gpu, &[32, 64, 128, 256, 512]), attention::large_scores];
 
-const BENCHES: [Bench; 16] = [
+const BENCHES: [Bench; 17] = [
     bench("linear", F32, &[|gpu| linear::forward(gpu, ALL), |gpu| linear::backward(gpu, ALL)], work::linear),
     bench(
         "linear",
@@ -70,6 +72,7 @@ const BENCHES: [Bench; 16] = [
     bench("heads", PACKED, &[half_heads::forward, half_heads::backward], work::coop_heads),
     bench("gated", F32, &[elementwise::gated_both_ways], work::gated),
     bench("gated", PACKED, &[half::gated], work::coop_gated),
+    bench("short_conv", F32, &[short_conv::both_ways], work::short_conv),
     bench("cross_entropy", F32, &[cross_entropy::forward, cross_entropy::backward], work::cross_entropy),
     bench("cross_entropy", PACKED, &[half::cross_entropy], work::coop_cross_entropy),
     bench("adamw", F32, &[adamw::ten_steps], work::adamw),

@@ -1,7 +1,7 @@
 //! The timed work: every kernel of the hot path at the shapes of a step.
 
 use anyhow::Result;
-use rullama_train::base::config::Activation;
+use rullama_train::base::config::{Activation, ShortConv};
 use rullama_train::base::formats::{GgmlType, random_blocks};
 use rullama_train::gpu::{Gpu, Recorder};
 use rullama_train::ops;
@@ -26,6 +26,7 @@ use rullama_train::ops::pack::Packed;
 use rullama_train::ops::rms_norm::Norm;
 use rullama_train::ops::rms_norm::coop16 as coop_norm;
 use rullama_train::ops::row_status::Verdicts;
+use rullama_train::ops::short_conv::{Convolution, Taps};
 
 use super::checks::check::values;
 
@@ -362,6 +363,19 @@ pub fn coop_gated(gpu: &'static Gpu, size: &Size) -> Result<Vec<Timed>> {
     Ok(vec![Timed::new(format!("[{t}, {f}], both ways"), &[], move |rec| {
         coop_gated::forward(rec, &y, &gate, &up, Activation::Gelu, t);
         coop_gated::backward(rec, [&dgate, &dup], &dy, Activation::Gelu, t);
+    })])
+}
+
+pub fn short_conv(gpu: &'static Gpu, size: &Size) -> Result<Vec<Timed>> {
+    let (tokens, channels) = (size.tokens, size.width);
+    let [y, dy] = rows_of(gpu, tokens, channels)?;
+    let [bcx, dbcx] = rows_of(gpu, tokens, 3 * channels)?;
+    let taps = Taps::new(gpu, &ShortConv { channels, taps: 3 }, &values(1, 3 * channels))?;
+    let bounds = gpu.upload("bounds", &vec![[0, tokens as u32]; tokens])?;
+    Ok(vec![Timed::new(format!("[{tokens}, {channels}], both ways"), &[], move |rec| {
+        let conv = Convolution { channels, taps: &taps, tokens };
+        ops::short_conv::forward(rec, &conv, &y, &bcx, &bounds);
+        ops::short_conv::backward(rec, &conv, &dbcx, &dy, &bcx, &bounds);
     })])
 }
 
