@@ -748,7 +748,10 @@ fn mlx_lm_files_have_the_rows_of_transformers() {
                     let path = |name: &str| module.replace("shared_mlp.input_linear", name);
                     (vec![path("mlp.gate_proj"), path("mlp.up_proj")], floats.len() / columns)
                 }
-                _ => (vec![module.replace("shared_mlp.output_linear", "mlp.down_proj")], floats.len() / columns),
+                _ => (
+                    vec![module.replace("shared_mlp.output_linear", "mlp.down_proj")],
+                    floats.len() / columns,
+                ),
             };
             for (i, path) in paths.iter().enumerate() {
                 let part = rows / paths.len();

@@ -28,8 +28,8 @@ pub static FAMILY: Family = Family {
     config,
     tokenizer: &TOKENIZER,
     template: |config| match config.vocab {
-        ..=40_000 => &CHAT_3,
-        ..=150_000 => &CHAT_4,
+        0..40_000 => &CHAT_3,
+        40_000..150_000 => &CHAT_4,
         _ => &CHAT_4_MINI,
     },
     sampling: USUAL_SAMPLING,
