@@ -64,15 +64,13 @@ pub fn backward(
     heads: usize,
 ) {
     let tokens = p.tokens;
+    if let Some((weights, (positions, table))) = behind_rotation(norm, rotary) {
+        rope::backward_weighted(p.rec.now(), dy.rows(), positions, table, weights, heads, tokens);
+        return backward(p, dx, dy, x, &norm.unweighted(), None, heads);
+    }
     let of_rows = takes_rows(norm, dy, heads);
     if let Some(tiles) = dx.tiles().filter(|_| !of_rows) {
         return coop16_backward::backward(p.rec.now(), tiles, dy.rows(), x, norm, rotary, heads, tokens);
-    }
-    if let Some((weights, (positions, table))) = behind_rotation(norm, rotary) {
-        rope::backward_weighted(p.rec.now(), dy.rows(), positions, table, weights, heads, tokens);
-        let rows = normed_rows(x, norm, tokens);
-        let norm = norm.unweighted();
-        return plain::backward(p.rec.now(), dx.rows(), dy.rows(), x.rows(), &norm, rows, None);
     }
     if let Some((positions, table)) = rotary {
         rope::backward(p.rec.now(), dy.rows(), positions, table, heads, tokens);
@@ -104,6 +102,10 @@ pub fn backward_both(
     rotary: Option<Rotation>,
     heads: usize,
 ) {
+    if let Some((weights, (positions, table))) = behind_rotation(norms[0], rotary) {
+        rope::backward_weighted(p.rec.now(), dy[0].rows(), positions, table, weights, heads, p.tokens);
+        return backward_both(p, dx, dy, x, [&norms[0].unweighted(), norms[1]], None, heads);
+    }
     let of_rows = takes_rows(norms[0], dy[0], heads);
     if let ([Some(keys), Some(values)], false) = (dx.map(Act::tiles), of_rows) {
         let (dx, dy) = ([keys, values], dy.map(Act::rows));
