@@ -143,7 +143,17 @@ pub fn against_training(gpu: &Gpu) -> Result<(), Failed> {
 /// The families with parts of their own in decoding, in one way.
 pub fn kin(gpu: &Gpu) -> Result<(), Failed> {
     let names = [
-        "lfm2moe", "qwen2moe", "smollm3", "mistral3", "gemma2", "exaone4", "olmo2", "lfm2", "ernie4_5", "glm4", "phi3",
+        "lfm2moe",
+        "qwen2moe",
+        "smollm3",
+        "mistral3",
+        "gemma2",
+        "exaone4",
+        "olmo2",
+        "lfm2",
+        "ernie4_5",
+        "glm4",
+        "phi3",
         "hunyuan-dense",
     ];
     compare(gpu, names.into_iter().map(golden_case).collect(), &WAYS[..1], &[])
