@@ -291,7 +291,7 @@ static ALL: [PreTokenizer; 25] = [
 
 /// Names that llama.cpp knows and that are not read here, because no architecture that is trained has files with them: each with
 /// the name that splits most like it.
-const ELSEWHERE: [(&str, &str); 14] = [
+const ELSEWHERE: [(&str, &str); 15] = [
     ("afmoe", "deepseek-v3"),
     ("chameleon", "smollm"),
     ("cohere2moe", "gpt-4o"),
@@ -306,6 +306,7 @@ const ELSEWHERE: [(&str, &str); 14] = [
     ("sarvam-moe", "llama-bpe"),
     ("spark2_5", "deepseek-v3"),
     ("tiny_aya", "gpt-4o"),
+    ("whitespace", "gpt-2"),
 ];
 
 impl PreTokenizer {
