@@ -385,6 +385,30 @@ fn byte_level_ids_are_hugging_faces() -> Result<(), Failed> {
     names.into_iter().try_for_each(|name| compare(&built(byte_level(name), &llama::TOKENIZER)?, name))
 }
 
+/// One digest of all ids for each pre-tokenizer, in the order of the texts.
+#[test]
+fn ids_of_further_pre_tokenizers_are_hugging_faces() -> Result<(), Failed> {
+    let fixture = families();
+    let texts = strings(&fixture["texts"]);
+    let further = fixture["further"].as_object().expect("an object");
+    assert!(further.len() >= 10, "{} pre-tokenizers", further.len());
+    let mut wrong = Vec::new();
+    for (name, expected) in further {
+        let tokenizer = built(byte_level(name), &llama::TOKENIZER)?;
+        let mut hash = Sha256::new();
+        for text in &texts {
+            let ids = tokenizer.encode(text, Special::Parse);
+            let bytes: Vec<u8> = ids.iter().flat_map(|id| id.to_le_bytes()).collect();
+            hash.update(Sha256::digest(bytes));
+        }
+        let found: String = hash.finalize()[..8].iter().map(|byte| format!("{byte:02x}")).collect();
+        if Some(&*found) != expected.as_str() {
+            wrong.push(name.clone());
+        }
+    }
+    equal("pre-tokenizers with other ids", wrong, Vec::new())
+}
+
 #[test]
 fn ids_by_scores_are_sentencepieces() -> Result<(), Failed> {
     compare(&built(by_scores(false), &gemma3::TOKENIZER)?, "scores")?;
@@ -542,6 +566,9 @@ fn families_refuse_other_tokenizers() -> Result<(), Failed> {
     };
     let known = "\"qwen9\", expected one of qwen2, deepseek-r1-qwen, kormo, ";
     refused(byte_level("qwen9"), &qwen3::TOKENIZER, known)?;
+    let near =
+        "\"tiny_aya\", expected a name of the models that are trained, nearest \"gpt-4o\": one of qwen2, ";
+    refused(byte_level("tiny_aya"), &qwen3::TOKENIZER, near)?;
     refused(by_scores(false), &qwen3::TOKENIZER, "tokenizer.ggml.model is \"llama\", expected \"gpt2\"")?;
     refused(byte_level("qwen2"), &gemma3::TOKENIZER, "tokenizer.ggml.model is \"gpt2\", expected \"llama\"")?;
     let (tokens, kinds) = (vec!["yes".into(), "no".into(), "yesno".into()], vec![1; 3]);

@@ -27,6 +27,7 @@ pub mod qwen3;
 pub mod qwen35;
 pub mod qwen_vl;
 mod random;
+mod refused;
 mod role_marks;
 pub mod seed_oss;
 mod shape;
@@ -41,6 +42,7 @@ use crate::data::template::{BuiltIn, Template};
 use crate::data::tokenizer::{Tokenizer, TokenizerSpec};
 use random::Tensors;
 
+pub use refused::{REFUSED, Refused, refused};
 pub use shape::Shape;
 
 /// An architecture that the program trains.

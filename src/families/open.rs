@@ -3,7 +3,7 @@
 #[cfg(feature = "native")]
 use std::path::Path;
 
-use super::{ALL, Family, named};
+use super::{ALL, Family, named, refused};
 use crate::base::{Base, Error, Gguf, Source};
 #[cfg(feature = "native")]
 use crate::base::{ollama, stores};
@@ -93,6 +93,14 @@ fn of_file(gguf: &Gguf) -> Result<&'static Family, Error> {
              which `ollama pull` downloads and Ollama runs"
                 .into(),
         );
+    }
+    if let Some(row) = refused(architecture) {
+        return unsupported(format!(
+            "is a model of architecture `{architecture}` ({}), which is not trained: it has {}; use {}",
+            row.models,
+            row.has,
+            row.instead()
+        ));
     }
     let Some(family) = named(architecture) else {
         let supported = ALL.map(|f| format!("`{}` ({}, such as {})", f.name, f.title, f.example)).join(", ");

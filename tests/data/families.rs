@@ -60,12 +60,25 @@ fn compare(name: &str, source: &str, expected: &Value) -> (Vec<String>, usize) {
     (wrong, equal)
 }
 
+/// The expected texts, and those in `families.json` of a folder with further templates.
+fn with_own_expectations(mut fixture: Value, folder: &Path) -> Value {
+    if let Ok(text) = std::fs::read_to_string(folder.join("families.json")) {
+        let own: Map<String, Value> = serde_json::from_str(&text).expect("families.json is an object");
+        fixture.as_object_mut().expect("an object").extend(own);
+    }
+    fixture
+}
+
 #[test]
 fn published_templates_render_as_in_transformers() {
     let fixture: Value = serde_json::from_str(include_str!("../fixtures/template/families.json"))
         .expect("the fixture is JSON");
-    let own = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/template/families"));
     let further = std::env::var("RULLAMA_TEMPLATES");
+    let fixture = match &further {
+        Ok(folder) => with_own_expectations(fixture, Path::new(folder)),
+        Err(_) => fixture,
+    };
+    let own = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/template/families"));
     let (mut compared, mut differences) = (0, Vec::new());
     for (name, expected) in fixture.as_object().expect("an object") {
         let file = format!("{name}.jinja");
@@ -380,4 +393,24 @@ fn a_layout_follows_one_code_of_ollama() {
     let layout = &qwen35::template::CHAT;
     assert!(layout.follows(None) && layout.follows(Some("qwen3.5")));
     assert!(!layout.follows(Some("qwen3.8")) && !qwen3::CHAT.follows(None));
+}
+
+/// `tokenizer.chat_template.tool_use` renders conversations with functions; transformers chooses by declared functions.
+#[test]
+fn the_template_for_functions_renders_conversations_with_functions() {
+    let tokenizer = tokenizer();
+    let plain = "{% for m in messages %}{{ m.role + ': ' + m.content + '\n' }}{% endfor %}";
+    let functions = "{{ tools | tojson }}{% for m in messages %}{{ m.role + '> ' + m.content }}{% for c in m.tool_calls or [] %}\
+                     {{ c.function.name }}{% endfor %}{{ '\n' }}{% endfor %}";
+    let new = |source| Jinja::new(source, DAY).expect("sound");
+    let template = Template::Jinja(Box::new(new(plain).with_functions(new(functions))));
+    let text = |conversation: &Conversation| template.text(&tokenizer, conversation, false).expect("sound");
+    let mut conversation = talk(&[(Role::User, "a"), (Role::Assistant, "b")]);
+    assert_eq!(text(&conversation), "user: a\nassistant: b\n");
+    conversation.messages[1].tool_calls = vec![ToolCall { name: "f".into(), ..ToolCall::default() }];
+    // The first template has no place for calls.
+    assert_eq!(text(&conversation), "nulluser> a\nassistant> bf\n");
+    conversation.messages[1].tool_calls.clear();
+    conversation.tools = vec![serde_json::json!({"name": "f"})];
+    assert_eq!(text(&conversation), "[{\"name\": \"f\"}]user> a\nassistant> b\n");
 }

@@ -12,6 +12,7 @@ mod foreign;
 mod go;
 mod preference;
 mod read;
+mod refused;
 mod shapes;
 mod template;
 

@@ -314,6 +314,29 @@ fn values_are_printed_as_in_python() {
     }
 }
 
+/// Kinds in which templates of Command R+, Hermes 2 Pro and Nemotron Nano 2 rendered otherwise. Texts are transformers'.
+#[test]
+fn filters_tests_and_methods_are_those_of_jinja2() {
+    for (source, expected) in [
+        ("{{ 'a\\n' | indent(4, first=true) }}|", "    a\n|"),
+        ("{{ '{\\n\\n  b\\r\\nc' | indent }}|", "{\n\n      b\n    c|"),
+        ("{{ 'a\\n\\nb\\n' | indent(2, blank=true) }}|", "a\n  \n  b\n  |"),
+        ("{{ 'a\\nb' | indent('> ', true) }}|", "> a\n> b|"),
+        ("{{ '' | indent(3, true) }}|{{ '\\n' | indent(width=1) }}|", "   |\n|"),
+        (
+            "{{ nothing is iterable }}{{ nothing is sequence }}{{ none is iterable }}{{ 3 is iterable }}{{ 'a' is sequence }}{{ messages[0].y is iterable }}",
+            "TrueTrueFalseFalseTrueTrue",
+        ),
+        (
+            "{{ '\u{1c} a\u{1f} '.strip() }}|{{ '\u{1d} a\u{1e} '.lstrip() }}|{{ '\u{1d} a\u{1e} '.rstrip() }}|{{ ' xax '.strip('x ') }}|",
+            "a|a\u{1e} |\u{1d} a|a|",
+        ),
+    ] {
+        let text = jinja(source).text(&tokenizer(), &talk(&[(Role::User, "")]), false).expect("sound");
+        assert_eq!(text, expected, "{source}");
+    }
+}
+
 #[test]
 fn a_text_without_bos_gets_one() {
     let (tokenizer, template) = (tokenizer(), jinja(&PLAIN.replace("{{ bos_token }}", "")));

@@ -70,9 +70,11 @@ fn recipe_keys_are_current() {
     assert_part_is_current("docs/recipes.md", "keys", &keys);
 }
 
+// One test, as both parts are in one page.
 #[test]
 fn families_are_current() {
     assert_part_is_current("docs/models.md", "families", &families());
+    assert_part_is_current("docs/models.md", "refused", &refused());
 }
 
 // One test, as both parts are in one page.
@@ -116,6 +118,17 @@ fn families() -> String {
             family.example,
             sizes.join(", ")
         );
+    }
+    table + "\n"
+}
+
+/// A row for each architecture of llama.cpp that is not trained.
+fn refused() -> String {
+    let mut table = "\n| `general.architecture` | models | has | nearest |\n|---|---|---|---|\n".to_string();
+    for row in &rullama_train::families::REFUSED {
+        let trains = rullama_train::families::named(row.nearest).is_some();
+        let nearest = if trains { format!("`{}`", row.nearest) } else { row.nearest.to_owned() };
+        table += &format!("| `{}` | {} | {} | {nearest} |\n", row.name, row.models, row.has);
     }
     table + "\n"
 }

@@ -194,7 +194,7 @@ fn unsupported_models_are_refused_with_the_reason() {
     assert_says(
         "mamba",
         open(&changed(|w| w.set("general.architecture", text("mamba")))),
-        &["`mamba`", "`gemma4`", "`qwen3`", "`llama`"],
+        &["`mamba` (Mamba)", "a state-space recurrence", "use `qwen35` (Qwen 3.5, such as qwen3.5:4b)"],
     );
     assert_says(
         "gpt-oss of Ollama's library",
@@ -540,7 +540,16 @@ fn ollamas_conversion_of_qwen35_is_the_same_model() {
     assert_says(
         "another architecture",
         open(&next),
-        &["`qwen4exp`", "supported are", "`qwen35` (Qwen 3.5", "`qwen35moe`"],
+        &[
+            "`qwen4exp` (Qwen 3.8 Flash-Next), which is not trained: it has hyper-",
+            "use `qwen35moe` (Qwen 3.5 mix",
+        ],
+    );
+    next.set("general.architecture", Value::String("qwen9".into()));
+    assert_says(
+        "a later one",
+        open(&next),
+        &["`qwen9`", "supported are", "`qwen35` (Qwen 3.5", "`qwen35moe`"],
     );
     let mut unordered = GgufWriter::of(plain.gguf());
     unordered.set("qwen35.ssm.v_head_reordered", Value::Bool(false));

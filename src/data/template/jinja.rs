@@ -69,9 +69,11 @@ impl Jinja {
         env.add_filter("string", |value: Value| python::display(&value));
         env.add_filter("upper", |value: Value| python::display(&value).map(|text| text.to_uppercase()));
         env.add_filter("lower", |value: Value| python::display(&value).map(|text| text.to_lowercase()));
-        // In Python, strings and mappings are sequences too.
-        let listed =
-            |value: Value| matches!(value.kind(), ValueKind::String | ValueKind::Seq | ValueKind::Map);
+        // In Python, strings and mappings are sequences too. In jinja2, so is what is undefined.
+        let listed = |value: Value| {
+            use ValueKind::{Map, Seq, String, Undefined};
+            matches!(value.kind(), String | Seq | Map | Undefined)
+        };
         env.add_test("sequence", listed);
         env.add_test("iterable", move |value: Value| {
             listed(value.clone()) || value.kind() == ValueKind::Iterable
@@ -120,7 +122,7 @@ impl Jinja {
 
     pub(super) fn digest(&self) -> [u8; 32] {
         let mut hash = Sha256::new();
-        hash.update(b"jinja 2\0");
+        hash.update(b"jinja 3\0");
         hash.update(self.source.as_bytes());
         if self.writes_date() {
             hash.update(self.today.0.to_le_bytes());

@@ -35,7 +35,7 @@ pub(super) fn install(env: &mut Environment) {
         [text, from, to] => replace(text, from, to),
         _ => Ok(()),
     });
-    checked(env, "indent", Value::from_function(filters::indent), |args| {
+    checked(env, "indent", Value::from_function(python::indent), |args| {
         let lines = args.first().and_then(Value::as_str).map_or(0, |text| text.matches('\n').count() + 1);
         repeat(args, lines)
     });
@@ -153,6 +153,15 @@ fn method(state: &mut State, value: &Value, method: &str, args: &[Value]) -> Res
         ("join", [joiner, list, ..]) => join(Some(list), len(joiner))?,
         ("format", all) => format(all)?,
         _ => {}
+    }
+    // Without an argument, they strip what Python takes for spaces.
+    if let (Some(text), [_]) = (value.as_str(), &all[..]) {
+        match method {
+            "strip" => return Ok(python::strip(text).into()),
+            "lstrip" => return Ok(text.trim_start_matches(python::is_space).into()),
+            "rstrip" => return Ok(text.trim_end_matches(python::is_space).into()),
+            _ => {}
+        }
     }
     pycompat::unknown_method_callback(state, value, method, &all[1..])
 }

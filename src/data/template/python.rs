@@ -255,9 +255,54 @@ fn member(map: &Value, key: &Value) -> Value {
     map.get_item(key).unwrap_or_default()
 }
 
-/// `str.strip()`. It strips four control characters that Rust's `trim` keeps.
+/// `str.isspace()` of one character: four control characters are spaces there, and not in Rust.
+pub(super) fn is_space(c: char) -> bool {
+    c.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&c)
+}
+
+/// `str.strip()`.
 pub(super) fn strip(text: &str) -> &str {
-    text.trim_matches(|c: char| c.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&c))
+    text.trim_matches(is_space)
+}
+
+/// Characters at which `str.splitlines()` ends a line.
+fn ends_line(c: char) -> bool {
+    matches!(c, '\n'..='\r' | '\u{1c}'..='\u{1e}' | '\u{85}' | '\u{2028}' | '\u{2029}')
+}
+
+/// jinja2's filter `indent`: a newline at the end stays, and empty lines stay empty unless `blank`.
+pub(super) fn indent(
+    text: Value,
+    width: Option<Value>,
+    first: Option<Value>,
+    blank: Option<Value>,
+    kwargs: Kwargs,
+) -> Result<String, Error> {
+    let named = |given: Option<Value>, name: &str| match given {
+        Some(given) => Ok::<_, Error>(given),
+        None => Ok(kwargs.get::<Option<Value>>(name)?.unwrap_or_default()),
+    };
+    let (width, first, blank) = (named(width, "width")?, named(first, "first")?, named(blank, "blank")?);
+    kwargs.assert_all_used()?;
+    let indent = match width.as_str() {
+        Some(indent) => indent.to_owned(),
+        None if width.is_undefined() => " ".repeat(4),
+        None => " ".repeat(width.as_usize().unwrap_or_default()),
+    };
+    let text = display(&text)?.replace("\r\n", "\n");
+    let mut out = String::new();
+    for (number, line) in text.strip_suffix('\r').unwrap_or(&text).split(ends_line).enumerate() {
+        if number > 0 {
+            out.push('\n');
+        }
+        let indented = if number == 0 { first.is_true() } else { blank.is_true() || !line.is_empty() };
+        if indented {
+            limits::charge(indent.len())?;
+            out += &indent;
+        }
+        out += line;
+    }
+    Ok(out)
 }
 
 /// `date.strftime(format)`, at midnight.

@@ -177,8 +177,7 @@ pub(super) fn check(data: &TokenizerData, spec: &TokenizerSpec) -> Result<Kind, 
     };
     match (kind, data.pre.as_deref()) {
         (Kind::ByteLevel, Some(pre)) if PreTokenizer::named(pre).is_none() => {
-            let expected = format!("one of {}", PreTokenizer::names().join(", "));
-            return unsupported("tokenizer.ggml.pre", format!("{pre:?}"), expected);
+            return unsupported("tokenizer.ggml.pre", format!("{pre:?}"), PreTokenizer::expected_for(pre));
         }
         _ => {}
     }

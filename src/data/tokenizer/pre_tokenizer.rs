@@ -27,6 +27,9 @@ pub(super) struct Pattern {
     regex: Regex,
     /// Whether whitespace up to a newline matches before other whitespace.
     lines: bool,
+    /// Whether a match is split into groups of three characters, counted from its end, which stand for the lookahead
+    /// `(?=(\d{3})+(?!\d))`.
+    thirds: bool,
 }
 
 const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+";
@@ -41,6 +44,13 @@ const DEEPSEEK3: &str = r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r
 const SEED_CODER: &str =
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+";
 const UFAKZEKA: &str = r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+";
+// `\s*[\r\n]` ends at the last newline of a run, as `\s*[\r\n]+` does.
+const BAILING: &str =
+    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+";
+const EXAONE_MOE: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]+|\s+";
+const YOUTU_SCRIPTS: &str =
+    r"[가-힣ㄱ-ㆎ]+|[！…“”‘’—：；，、-〿︰-﹏]+|[ㄅ-ㄯ]+|[一-龥\x{3040}-\x{309F}\x{30A0}-\x{30FF}]+";
+const YOUTU: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+";
 const BLOOM: &str = r" ?[^(\s|.,!?…。，、।۔،)]+";
 const CJK: &str = r"[\x{4E00}-\x{9FA5}\x{0800}-\x{4E00}\x{AC00}-\x{D7FF}]+";
 const HAN: &str = r"[\x{4E00}-\x{9FA5}\x{3040}-\x{309F}\x{30A0}-\x{30FF}]+";
@@ -54,7 +64,7 @@ macro_rules! patterns {
 }
 
 /// Names and meanings as in llama.cpp's src/llama-vocab.cpp.
-static ALL: [PreTokenizer; 20] = [
+static ALL: [PreTokenizer; 25] = [
     PreTokenizer {
         names: &["qwen2"],
         patterns: patterns!(QWEN2),
@@ -206,6 +216,42 @@ static ALL: [PreTokenizer; 20] = [
         whole_words: false,
         adds_bos: false,
     },
+    // Words may cross spaces; digits are grouped in threes from the right.
+    PreTokenizer {
+        names: &["superbpe"],
+        patterns: LazyLock::new(|| vec![Pattern::new(r"\p{N}+"), Pattern::thirds()]),
+        composes: false,
+        whole_words: false,
+        adds_bos: false,
+    },
+    PreTokenizer {
+        names: &["bailingmoe", "bailingmoe2", "llada-moe"],
+        patterns: patterns!(BAILING),
+        composes: false,
+        whole_words: false,
+        adds_bos: false,
+    },
+    PreTokenizer {
+        names: &["exaone-moe"],
+        patterns: patterns!(EXAONE_MOE),
+        composes: false,
+        whole_words: false,
+        adds_bos: false,
+    },
+    PreTokenizer {
+        names: &["youtu"],
+        patterns: patterns!(YOUTU_SCRIPTS, YOUTU),
+        composes: false,
+        whole_words: true,
+        adds_bos: false,
+    },
+    PreTokenizer {
+        names: &["laguna"],
+        patterns: patterns!(r"[^\n]+|\n+", QWEN2),
+        composes: false,
+        whole_words: false,
+        adds_bos: false,
+    },
     PreTokenizer {
         names: &["seed-coder"],
         patterns: patterns!(SEED_CODER),
@@ -243,7 +289,36 @@ static ALL: [PreTokenizer; 20] = [
     },
 ];
 
+/// Names that llama.cpp knows and that are not read here, because no architecture that is trained has files with them: each with
+/// the name that splits most like it.
+const ELSEWHERE: [(&str, &str); 15] = [
+    ("afmoe", "deepseek-v3"),
+    ("chameleon", "smollm"),
+    ("cohere2moe", "gpt-4o"),
+    ("gemma4", "llama-bpe"),
+    ("granite-embed-multi-311m", "llama-bpe"),
+    ("granite-embed-multi-97m", "gpt-4o"),
+    ("jais-2", "llama-bpe"),
+    ("jina-v1-en", "gpt-2"),
+    ("jina-v2-code", "gpt-2"),
+    ("kimi-k2", "gpt-4o"),
+    ("roberta-bpe", "gpt-2"),
+    ("sarvam-moe", "llama-bpe"),
+    ("spark2_5", "deepseek-v3"),
+    ("tiny_aya", "gpt-4o"),
+    ("whitespace", "gpt-2"),
+];
+
 impl PreTokenizer {
+    /// The values expected in the place of an unknown `name`: the nearest known name where there is one, and every known name.
+    pub fn expected_for(name: &str) -> String {
+        let all = format!("one of {}", PreTokenizer::names().join(", "));
+        match ELSEWHERE.iter().find(|(known, _)| *known == name) {
+            Some((_, near)) => format!("a name of the models that are trained, nearest {near:?}: {all}"),
+            None => all,
+        }
+    }
+
     /// The pre-tokenizer that a file calls `name`.
     pub fn named(name: &str) -> Option<&'static PreTokenizer> {
         ALL.iter().find(|pre| pre.names.contains(&name))
@@ -281,11 +356,31 @@ fn split<'a>(patterns: &[Pattern], text: &'a str, each: &mut dyn FnMut(&'a str))
 impl Pattern {
     fn new(source: &str) -> Pattern {
         let regex = Regex::new(source).expect("the patterns above are valid");
-        Pattern { regex, lines: source.contains(r"\s*[\r\n]+") }
+        Pattern { regex, lines: source.contains(r"\s*[\r\n]+") || source.ends_with(r"\n+"), thirds: false }
+    }
+
+    /// Splits runs of decimal digits into groups of three, counted from the right.
+    fn thirds() -> Pattern {
+        Pattern { thirds: true, ..Pattern::new(r"\d+") }
+    }
+
+    /// The text from byte `from` to the next place that whole groups of three digits follow, up to the end of their run.
+    fn next_third(&self, text: &str, from: usize) -> Option<(usize, usize)> {
+        self.regex.find_iter(&text[from..]).find_map(|run| {
+            let digits = run.as_str().chars().count();
+            // Groups start behind so many digits; the place at `from` is split already.
+            let mut places = (digits % 3..digits).step_by(3);
+            let at = places.find(|n| run.start() > 0 || *n > 0)?;
+            let (bytes, _) = run.as_str().char_indices().nth(at)?;
+            Some((from, from + run.start() + bytes))
+        })
     }
 
     /// The first match at or after byte `from`.
     fn next(&self, text: &str, from: usize) -> Option<(usize, usize)> {
+        if self.thirds {
+            return self.next_third(text, from);
+        }
         let found = self.regex.find_at(text, from)?;
         let (start, end) = (found.start(), found.end());
         let mut chars = found.as_str().chars();
@@ -324,6 +419,10 @@ mod tests {
             ("seed-coder", vec!["Ab", "1", "2", "3", "4", "5", " c", "'d", ",", "\n\n", " x"]),
             ("ufakzeka", vec!["Ab", "1", "2", "3", "4", "5", " c", "'d", ",\n\n", " x"]),
             ("bloom", vec!["Ab12345", " c'd", ",\n\n", " x"]),
+            ("superbpe", vec!["Ab", "12", "345", " c'd,\n\n x"]),
+            ("bailingmoe", vec!["Ab", "1", "2", "3", "4", "5", " c", "'d", ",\n\n", " x"]),
+            ("exaone-moe", vec!["Ab", "1", "2", "3", "4", "5", " c", "'d", ",\n", "\n", " x"]),
+            ("laguna", vec!["Ab", "1", "2", "3", "4", "5", " c", "'d", ",", "\n\n", " x"]),
             ("viking", vec!["Ab", "1", "2", "3", "4", "5", " c'd", ",\n\n", " x"]),
         ] {
             assert_eq!(words(name, text), expected, "{name}");
