@@ -20,7 +20,7 @@ pub fn narrow(shape: Shape) -> Shape {
         layers: 2 * shape.full_every,
         width: 256,
         ffn_width: 512,
-        shared_ffn_width: 1024,
+        shared_ffn_width: shape.shared_ffn_width.min(1024),
         heads: shape.heads.min(4),
         kv_heads: [2, 1],
         shared: if shape.shared > 0 { shape.full_every } else { 0 },
