@@ -112,7 +112,8 @@ pub fn models(place: Place) {
         |w| w.tensor("blk.0.attn_q.weight").ty = 99,
         "tensor blk.0.attn_q.weight has the unknown type 99, expected one of …; use another quantization",
     );
-    refused(|w| w.set("general.architecture", Value::String("mamba".into())), "…`mamba`…`gemma4`…");
+    refused(|w| w.set("general.architecture", Value::String("mamba".into())), "…`mamba`…`qwen35`…");
+    refused(|w| w.set("general.architecture", Value::String("unheard".into())), "…`unheard`…`gemma4`…");
     refused(|w| w.set("gemma4.expert_count", Value::U32(300)), "…gemma4.expert_count…300…1 to 256…");
     let whole = GgufWriter::gemma4().bytes();
     place.write("model.gguf", &whole[..whole.len() / 2]);
