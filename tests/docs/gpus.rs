@@ -93,7 +93,9 @@ fn reports() -> Vec<Report> {
 fn compiled_by_us(gpu: &Value) -> String {
     let kernels = gpu["kernels"].as_object().expect("kernels");
     let sum = |what: &str| kernels.values().filter_map(|of| of[what].as_u64()).sum::<u64>() as usize;
-    let (all, failed, spill) = (sum("pipelines"), sum("failed"), sum("spill"));
+    let named = kernels.values().filter_map(|of| Some(of["spills"].as_object()?.len())).sum::<usize>();
+    // Earlier reports have the number of spills alone.
+    let (all, failed, spill) = (sum("pipelines"), sum("failed"), sum("spill") + named);
     format!("{}: {} kernels, {failed} fail, {spill} spill", string(gpu, "driver"), grouped(all, ' '))
 }
 
