@@ -1,6 +1,6 @@
-//! Parts of the heads of attention or of a delta net, or of the channels of a short convolution. Their buffers are the widest that hold all tokens, so those of long samples would
-//! exceed the largest buffer of a device. Heads and channels do not depend on each other: each part has buffers of its own, and is computed after the
-//! one before.
+//! Parts of the heads of attention or of a delta net, or of the channels of a short convolution. Their buffers are the widest that hold all
+//! tokens, so those of long samples would exceed the largest buffer of a device. Heads and channels do not depend on each other: each part
+//! has buffers of its own, and is computed after the one before.
 
 use super::storage::Storages;
 use super::table::{Saved, Span, TABLE, TEMPS, Temp};

@@ -38,8 +38,8 @@ pub struct LayerWidths {
     pub per_layer: usize,
     /// Columns of `z = A·x` by input.
     pub z: PerInput<usize>,
-    /// Parts that the heads of attention or of the delta net, or the channels of the short convolution, are divided into. Widths of theirs are those of a part, apart from keys' and
-    /// values'.
+    /// Parts that the heads of attention or of the delta net, or the channels of the short convolution, are divided into. Widths of theirs are
+    /// those of a part, apart from keys' and values'.
     pub parts: usize,
     /// Columns of the results of all heads, where there are several parts.
     pub staged: Staged,

@@ -114,8 +114,8 @@ impl<'b> Model<'b> {
         self.chunk = tokens;
     }
 
-    /// Divides the heads of attention and of delta nets, and the channels of short convolutions, into at least `parts` parts, which are computed one after the other, where they
-    /// divide: as long samples need on devices with short buffers.
+    /// Divides the heads of attention and of delta nets, and the channels of short convolutions, into at least `parts` parts, which are
+    /// computed one after the other, where they divide: as long samples need on devices with short buffers.
     pub fn set_parts(&mut self, parts: usize) {
         assert!(parts > 0, "there is at least one part");
         self.parts = parts;

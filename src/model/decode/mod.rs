@@ -1,4 +1,5 @@
-//! Forward over a key-value cache, and over the states of delta nets and short convolutions: a prompt in large passes, then token by token without recomputing earlier tokens.
+//! Forward over a key-value cache, and over the states of delta nets and short convolutions: a prompt in large passes, then token by token
+//! without recomputing earlier tokens.
 //!
 //! A pass over 1 to [`MAX_ROWS`] tokens uses matrix-vector kernels, a longer pass uses the
 //! training forward's kernels. The commands for one token are recorded once and resubmitted; everything that changes is in

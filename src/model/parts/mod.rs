@@ -1,4 +1,5 @@
-//! Attention and delta nets whose heads, and short convolutions whose channels, are divided into parts, because buffers of all heads over all tokens would be too long.
+//! Attention and delta nets whose heads, and short convolutions whose channels, are divided into parts, because buffers of all heads over
+//! all tokens would be too long.
 //!
 //! Products read and write all heads, of a chunk of the tokens at a time. Their columns are copied to and from the parts' buffers, and each
 //! part runs over all tokens as a whole layer of fewer heads does. So no kernel knows of parts.
