@@ -91,6 +91,7 @@ const SHAPES: [Shape; 2] = [
         heads: 40,
         kv_heads: [8, 8],
         head_sizes: [64, 64],
+        shared_ffn_width: 8192,
         vocab: 100_352,
         context_length: 131_072,
         ..uniform::DENSE
@@ -136,10 +137,6 @@ fn metadata(shape: &Shape) -> Vec<(String, Value)> {
         ("logit_scale", 8.0),
     ];
     metadata.extend(scalars.map(|(key, value)| (format!("{}.{key}", shape.family), Value::F32(value))));
-    if shape.name.starts_with("granite4") {
-        let shared = format!("{}.expert_shared_feed_forward_length", shape.family);
-        metadata.push((shared, Value::U32(shape.ffn_width as u32)));
-    }
     metadata
 }
 
