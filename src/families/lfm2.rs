@@ -59,9 +59,7 @@ fn mixture(gguf: &Gguf) -> Result<Config, Error> {
     if keys.positive_or("expert_weights_scale", 1.0)?.unwrap_or(1.0) != 1.0 {
         return Err(keys.wrong("expert_weights_scale", "1 or no such key"));
     }
-    let Some(experts) = uniform::experts(&keys)? else {
-        return Err(keys.wrong("expert_count", "a multiple of 4 above 0"));
-    };
+    let experts = uniform::required_experts(&keys)?;
     let width = keys.size("expert_feed_forward_length", WIDEST)?;
     let experts = Experts { width, gating: Gating::Sigmoid, ..experts };
     let dense = keys.integer("leading_dense_block_count")?.unwrap_or(0) as usize;
@@ -196,8 +194,8 @@ const SMALL: Shape = Shape {
 const SMALL_MOE: Shape =
     Shape { family: NAME_MOE, name: "lfm2moe-tiny", experts: Some([8, 2, 256]), ..SMALL };
 
-/// Whether a layer has attention: 3 of 8 layers have, 4 of 15 in the largest dense model, 1 of 4 in the mixture, evenly spread. Published models have as many, some of them
-/// a layer further on.
+/// Whether a layer has attention: 3 of 8 layers have, 4 of 15 in the largest dense model, 1 of 4 in the mixture, evenly spread. Published
+/// models have as many, some of them a layer further on.
 fn attends(shape: &Shape, layer: usize) -> bool {
     let of = shape.full_every;
     let some = match of {

@@ -61,14 +61,10 @@ fn mixture(gguf: &Gguf) -> Result<Config, Error> {
     let mut config = uniform::config(gguf, &MIXTURE)?;
     let keys = Keys { gguf, architecture: MIXTURE.name };
     let width = keys.size("expert_feed_forward_length", WIDEST)?;
-    let of_shared = "expert_shared_feed_forward_length";
-    let own = keys.integer(of_shared)?.is_some();
-    let ffn_width = keys.size(if own { of_shared } else { "feed_forward_length" }, WIDEST)?;
+    let experts = Experts { width, shared: true, gating: Gating::All, ..uniform::required_experts(&keys)? };
+    let ffn_width = uniform::shared_width(&keys)?;
     for layer in &mut config.layers {
-        let Some(experts) = layer.experts else {
-            return Err(keys.wrong("expert_count", "a multiple of 4 above 0"));
-        };
-        layer.experts = Some(Experts { width, shared: true, gating: Gating::All, ..experts });
+        layer.experts = Some(experts);
         layer.ffn_width = ffn_width;
     }
     Ok(config)

@@ -49,17 +49,15 @@ fn experts(keys: &Keys) -> Result<Option<Experts>, Error> {
     if keys.architecture != super::NAME_MOE {
         return Ok(None);
     }
-    match uniform::experts(keys)? {
-        Some(experts) => Ok(Some(Experts { shared: true, ..experts })),
-        None => Err(keys.wrong("expert_count", "a multiple of 4 above 0")),
-    }
+    Ok(Some(Experts { shared: true, ..uniform::required_experts(keys)? }))
 }
 
 /// The width of the feed-forward block, or of the shared expert in its place.
 fn ffn_width(keys: &Keys) -> Result<usize, Error> {
-    let of_shared = "expert_shared_feed_forward_length";
-    let own = keys.architecture == super::NAME_MOE && keys.integer(of_shared)?.is_some();
-    keys.size(if own { of_shared } else { "feed_forward_length" }, WIDEST)
+    match keys.architecture == super::NAME_MOE {
+        true => uniform::shared_width(keys),
+        false => keys.size("feed_forward_length", WIDEST),
+    }
 }
 
 /// Which layers have a delta net: a list, those without heads of keys in Ollama's conversions, or all but the last of so many.

@@ -310,6 +310,18 @@ pub(super) fn experts(keys: &Keys) -> Result<Option<Experts>, Error> {
     Ok(Some(Experts { count, used, width: keys.size(width, WIDEST)?, ..Experts::default() }))
 }
 
+/// The experts of a family that is a mixture.
+pub(super) fn required_experts(keys: &Keys) -> Result<Experts, Error> {
+    experts(keys)?.ok_or_else(|| keys.wrong("expert_count", "a multiple of 4 above 0"))
+}
+
+/// The width of a shared expert: its own, or that of a feed-forward block.
+pub(super) fn shared_width(keys: &Keys) -> Result<usize, Error> {
+    let of_shared = "expert_shared_feed_forward_length";
+    let own = keys.integer(of_shared)?.is_some();
+    keys.size(if own { of_shared } else { "feed_forward_length" }, WIDEST)
+}
+
 /// Refuses biases that no kernel adds: of the feed-forward block and the head.
 fn refuse_biases(gguf: &Gguf) -> Result<(), Error> {
     let modules = || ATTENTION.iter().chain(&[Module::AttnQkv]);
