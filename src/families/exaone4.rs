@@ -3,7 +3,7 @@
 
 use super::chat_layout::{Turns, turns};
 use super::metadata::Keys;
-use super::uniform::{self, Traits, sliding};
+use super::uniform::{self, Norms, Traits, sliding};
 use super::{Family, SamplingDefaults, Shape, llama, tool_calls};
 use crate::base::config::Config;
 use crate::base::gguf::value::Value;
@@ -11,8 +11,7 @@ use crate::base::{Error, Gguf};
 use crate::data::template::BuiltIn;
 use crate::data::tokenizer::{END_NAMES, Kind, TokenizerSpec};
 
-const TRAITS: Traits =
-    Traits { name: "exaone4", qk_norm: true, interleaved: false, norms_behind: true, ..llama::TRAITS };
+const TRAITS: Traits = Traits { name: "exaone4", qk_norm: true, norms: Norms::Behind, ..Traits::PLAIN };
 /// The last of so many layers has no window, where the file does not say which.
 const FULL_EVERY: usize = 4;
 

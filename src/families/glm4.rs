@@ -4,7 +4,7 @@
 use serde_json::Value as Json;
 
 use super::chat_layout;
-use super::uniform::{self, Traits};
+use super::uniform::{self, Norms, Traits};
 use super::{Family, SamplingDefaults, Shape, llama, tool_calls};
 use crate::base::Module;
 use crate::base::gguf::value::Value;
@@ -16,7 +16,7 @@ const TRAITS: Traits = Traits {
     name: "glm4",
     interleaved_elsewhere: true,
     turns_parts: true,
-    norms_around: true,
+    norms: Norms::Around,
     fused: &[Module::FfnGateUp],
     ..llama::TRAITS
 };

@@ -6,20 +6,7 @@ use super::{Family, SamplingDefaults, Shape, tool_calls};
 use crate::data::template::{BuiltIn, ReplySyntax};
 use crate::data::tokenizer::{END_NAMES, Kind, TokenizerSpec};
 
-pub(super) const TRAITS: Traits = Traits {
-    name: "llama",
-    qk_norm: false,
-    interleaved: true,
-    interleaved_elsewhere: false,
-    turns_parts: false,
-    norms_behind: false,
-    norms_around: false,
-    qk_norm_of_rows: false,
-    shared_expert: false,
-    qk_norm_behind: false,
-    biases: &[],
-    fused: &[],
-};
+pub(super) const TRAITS: Traits = Traits { name: "llama", interleaved: true, ..Traits::PLAIN };
 
 /// Llama and its like. Mixtures such as Mixtral have experts in every layer.
 pub static FAMILY: Family = Family {

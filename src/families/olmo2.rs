@@ -2,22 +2,15 @@
 
 use super::chat_layout::{CHATML, CHATML_TOKENS, turns};
 use super::metadata::Keys;
-use super::uniform::{self, Traits, sliding};
+use super::uniform::{self, Norms, Traits, sliding};
 use super::{Family, SamplingDefaults, Shape, llama, tool_calls};
 use crate::base::config::Config;
 use crate::base::{Error, Gguf};
 use crate::data::template::BuiltIn;
 use crate::data::tokenizer::{END_NAMES, Kind, TokenizerSpec};
 
-const TRAITS: Traits = Traits {
-    name: "olmo2",
-    qk_norm: true,
-    qk_norm_of_rows: true,
-    interleaved: false,
-    interleaved_elsewhere: false,
-    norms_behind: true,
-    ..llama::TRAITS
-};
+const TRAITS: Traits =
+    Traits { name: "olmo2", qk_norm: true, qk_norm_of_rows: true, norms: Norms::Behind, ..Traits::PLAIN };
 /// The last of so many layers has no window, where the file does not say which.
 const FULL_EVERY: usize = 4;
 

@@ -12,13 +12,8 @@ use crate::base::{Error, Gguf, Module};
 use crate::data::template::{BuiltIn, ReplySyntax};
 use crate::data::tokenizer::{END_NAMES, Kind, TokenizerSpec};
 
-const TRAITS: Traits = Traits {
-    name: "phi3",
-    interleaved: false,
-    turns_parts: true,
-    fused: &[Module::AttnQkv, Module::FfnGateUp],
-    ..llama::TRAITS
-};
+const TRAITS: Traits =
+    Traits { name: "phi3", turns_parts: true, fused: &[Module::AttnQkv, Module::FfnGateUp], ..Traits::PLAIN };
 
 /// Phi-3 and Phi-3.5 Mini and Medium, Phi-4 and Phi-4 Mini.
 pub static FAMILY: Family = Family {

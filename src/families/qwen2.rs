@@ -9,20 +9,8 @@ use crate::base::config::{Config, Experts, Gating};
 use crate::base::{Error, Gguf, Module};
 use crate::data::template::BuiltIn;
 
-pub(super) const TRAITS: Traits = Traits {
-    name: "qwen2",
-    qk_norm: false,
-    interleaved: false,
-    interleaved_elsewhere: false,
-    turns_parts: false,
-    norms_behind: false,
-    norms_around: false,
-    qk_norm_of_rows: false,
-    shared_expert: false,
-    qk_norm_behind: false,
-    biases: &[Module::AttnQ, Module::AttnK, Module::AttnV],
-    fused: &[],
-};
+pub(super) const TRAITS: Traits =
+    Traits { name: "qwen2", biases: &[Module::AttnQ, Module::AttnK, Module::AttnV], ..Traits::PLAIN };
 
 const MIXTURE: Traits = Traits { name: "qwen2moe", shared_expert: true, ..TRAITS };
 

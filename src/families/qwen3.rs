@@ -6,20 +6,7 @@ use super::{Family, SamplingDefaults, Shape, tool_calls};
 use crate::data::template::BuiltIn;
 use crate::data::tokenizer::{END_NAMES, Kind, TokenizerSpec};
 
-pub(super) const DENSE: Traits = Traits {
-    name: "qwen3",
-    qk_norm: true,
-    interleaved: false,
-    interleaved_elsewhere: false,
-    turns_parts: false,
-    norms_behind: false,
-    norms_around: false,
-    qk_norm_of_rows: false,
-    shared_expert: false,
-    qk_norm_behind: false,
-    biases: &[],
-    fused: &[],
-};
+pub(super) const DENSE: Traits = Traits { name: "qwen3", qk_norm: true, ..Traits::PLAIN };
 const MIXTURE: Traits = Traits { name: "qwen3moe", ..DENSE };
 
 /// Qwen 3 from 0.6B to 32B, and the R1 distillations on it.

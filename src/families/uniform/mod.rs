@@ -27,10 +27,8 @@ pub(super) struct Traits {
     pub interleaved_elsewhere: bool,
     /// Whether rotary embedding may turn a part of each head (`rope.dimension_count`).
     pub turns_parts: bool,
-    /// Whether norms stand behind the blocks and not before them.
-    pub norms_behind: bool,
-    /// Whether norms stand behind the blocks and before them.
-    pub norms_around: bool,
+    /// The places of the norms of blocks.
+    pub norms: Norms,
     /// Whether the norms of queries and keys, where there are any, are of whole rows.
     pub qk_norm_of_rows: bool,
     /// Whether a shared expert with a gate stands beside the others.
@@ -41,6 +39,31 @@ pub(super) struct Traits {
     pub biases: &'static [Module],
     /// The modules of several matrices that are one in transformers. Files have them as one tensor or as several.
     pub fused: &'static [Module],
+}
+
+/// The places of the norms of a block.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Norms {
+    Before,
+    Behind,
+    Around,
+}
+
+impl Traits {
+    /// Llama's layers with the rows of rotary pairs apart, and nothing of their own.
+    pub const PLAIN: Traits = Traits {
+        name: "",
+        qk_norm: false,
+        interleaved: false,
+        interleaved_elsewhere: false,
+        turns_parts: false,
+        norms: Norms::Before,
+        qk_norm_of_rows: false,
+        shared_expert: false,
+        qk_norm_behind: false,
+        biases: &[],
+        fused: &[],
+    };
 }
 
 /// The shape of the model in `gguf`; an error where the keys make no sense.
@@ -91,8 +114,8 @@ pub(super) fn config(gguf: &Gguf, traits: &Traits) -> Result<Config, Error> {
         qk_norm: traits.qk_norm,
         qk_norm_of_rows: traits.qk_norm_of_rows,
         qk_norm_behind: traits.qk_norm_behind,
-        pre_norms: !traits.norms_behind,
-        post_norms: traits.norms_behind || traits.norms_around,
+        pre_norms: traits.norms != Norms::Behind,
+        post_norms: traits.norms != Norms::Before,
         fused: traits.fused.to_vec(),
         score_scale: score_scale(&keys, head_size)?,
         activation: Activation::Silu,

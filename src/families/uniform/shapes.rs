@@ -1,6 +1,6 @@
 //! Files of the sizes of these families, with the formats that llama-quantize's Q4_K_M gives their tensors.
 
-use super::Traits;
+use super::{Norms, Traits};
 use crate::base::gguf::value::Value;
 use crate::base::{GgmlType, Module};
 use crate::families::Shape;
@@ -81,7 +81,7 @@ pub(in crate::families) fn tensors(shape: &Shape, traits: &Traits) -> Tensors {
 
 /// The norms before and behind a block of layer `layer`, as far as there are any.
 fn norms(tensors: &mut Tensors, layer: usize, width: usize, traits: &Traits, [before, behind]: [&str; 2]) {
-    let present = [(before, !traits.norms_behind), (behind, traits.norms_behind || traits.norms_around)];
+    let present = [(before, traits.norms != Norms::Behind), (behind, traits.norms != Norms::Before)];
     for (name, _) in present.into_iter().filter(|(_, present)| *present) {
         tensors.vector(format!("blk.{layer}.{name}"), width, 1.0);
     }
