@@ -6,6 +6,7 @@ enable f16;
 enable wgpu_cooperative_matrix;
 #import common/matrix_at
 #import common/seen
+#import common/softcap
 
 // Twin of `Params` in src/ops/attention/coop16.rs.
 struct Params {
@@ -140,7 +141,11 @@ fn store_weights(query0: u32, key0: u32, first: u32, most: f32, lane: u32) -> f3
     var sum = 0.0;
     var above = false;
     for (var c = lane % SHARES; c < KEYS / 4u; c += SHARES) {
+#if {CAP}
+        let s = capped(params.scale * scores[row * SCORE_PITCH + c]) - most;
+#else
         let s = params.scale * scores[row * SCORE_PITCH + c] - most;
+#end
         var p = exp(s);
         var high = s > vec4<f32>(RAISE);
         if !all {
@@ -167,7 +172,11 @@ fn raise(query0: u32, key0: u32, first: u32, most: f32, lane: u32) -> f32 {
     let row = lane / SHARES;
     var top = most;
     for (var c = lane % SHARES; c < KEYS / 4u; c += SHARES) {
+#if {CAP}
+        let s = capped(params.scale * scores[row * SCORE_PITCH + c]);
+#else
         let s = params.scale * scores[row * SCORE_PITCH + c];
+#end
         let seen = select(vec4<f32>(LOWEST), s, visible4(query0 + row, first, key0 + c * 4u));
         top = max(top, max(max(seen.x, seen.y), max(seen.z, seen.w)));
     }

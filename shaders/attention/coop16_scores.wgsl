@@ -1,11 +1,12 @@
 // Weights exp(q·k − lse) and score gradients weights·(dout·v − delta) of attention's backward; the gradients are in units of their query's
-// row of dout. Both stay in memory for shaders/attention/coop16_product.wgsl. A workgroup computes those of 128 queries and 128 keys, each of
+// row of dout. Under a softcap, the gradients have its slope besides. Both stay in memory for shaders/attention/coop16_product.wgsl. A workgroup computes those of 128 queries and 128 keys, each of
 // its four subgroups those of 32 queries. Queries and dout are read as matrices straight from memory. Keys and values pass through workgroup
 // memory, 32 columns of a head at a time, as in common/coop16.
 enable f16;
 enable wgpu_cooperative_matrix;
 #import common/attention_part
 #import common/matrix_at
+#import common/softcap
 
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read> q: array<vec4<f16>>;          // [H·K/16, T/16, 16, 16]
@@ -38,12 +39,23 @@ fn {name}(at: u32) -> vec4<{of}> {
 fn weights4(scores: vec4<f32>, lse: vec4<f32>, at: u32, first: vec4<u32>, query: u32, key: u32) {
     let queries = vec4<u32>(query) + vec4<u32>(0u, 1u, 2u, 3u);
     let seen = (vec4<u32>(key) <= queries) & (vec4<u32>(key) >= first);
+#if {CAP}
+    let s = capped(params.scale * scores);
+    let p = select(vec4<f32>(), exp(s - lse), seen);
+    weights[at] = vec4<f16>(p);
+    gradients[at] = vec4<f16>(p * slope_at(s)); // what `gradients4` multiplies
+#else
     weights[at] = vec4<f16>(select(vec4<f32>(), exp(params.scale * scores - lse), seen));
+#end
 }
 
 // The score gradients of four queries from `query` on and a key.
 fn gradients4(products: vec4<f32>, delta: vec4<f32>, at: u32, first: vec4<u32>, query: u32, key: u32) {
+#if {CAP}
+    gradients[at] = vec4<f16>(vec4<f32>(gradients[at]) * (products - delta));
+#else
     gradients[at] = vec4<f16>(vec4<f32>(weights[at]) * (products - delta));
+#end
 }
 
 #for (name, left, right, finish, own4) in (make_weights, q, k, weights4, lse4) (make_gradients, dout, v, gradients4, delta4)

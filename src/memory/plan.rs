@@ -219,7 +219,8 @@ impl<'a> Planner<'a> {
         let reach = |l: &LayerConfig| l.window.map_or(tokens, |window| window.min(tokens));
         // CUDA's kernels keep scores in registers.
         let stored = config.layers.iter().zip(&layers);
-        let stored = stored.filter(|(l, _)| heads && !attention::cuda::supports(gpu, l.head_size));
+        let stored =
+            stored.filter(|(l, _)| heads && !attention::cuda::supports(gpu, l.head_size, l.score_softcap));
         let scores =
             stored.map(|(l, w)| ScoreScratch::least_bytes(l.heads / w.parts, tokens, reach(l))).max();
         let least_scores = scores.unwrap_or(0);

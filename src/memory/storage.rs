@@ -57,7 +57,6 @@ impl Storages {
         let on_tiles = |l: &LayerConfig| {
             coop16::supports(l.head_size)
                 && heads::coop16::supports(l.rotated.unwrap_or(0))
-                && l.score_softcap.is_none()
                 && !l.qk_norm_of_rows
                 && !l.qk_norm_behind
         };

@@ -33,11 +33,13 @@ struct Case {
     kv_heads: usize,
     head_size: usize,
     window: Option<usize>,
+    softcap: Option<f32>,
 }
 
 /// Sizes against blocks of 32 tokens and of 32 and 64 dimensions, samples that end inside a block, and windows
-/// that are one, smaller than a block, a block, larger, and none.
-fn cases(sizes: &[usize]) -> Vec<Case> {
+/// that are one, smaller than a block, a block, larger, and none. Some have a softcap: of one head size without matrices of 16×16, of each
+/// with them, and then without a softcap too.
+fn cases(sizes: &[usize], cooperative: bool) -> Vec<Case> {
     const WINDOWS: [Option<usize>; 5] = [None, Some(1), Some(5), Some(32), Some(64)];
     const HEADS: [(usize, usize); 4] = [(1, 1), (4, 2), (4, 1), (2, 2)];
     const PACKED: [(usize, &[u32]); 10] = [
@@ -61,7 +63,12 @@ fn cases(sizes: &[usize]) -> Vec<Case> {
                     continue;
                 }
                 let (heads, kv_heads) = HEADS[(s + p + w) % 4];
-                cases.push(Case { starts, tokens, heads, kv_heads, head_size, window });
+                let is_capped = tokens % 3 == 1 && (head_size == 100 || cooperative);
+                let case = |softcap| Case { starts, tokens, heads, kv_heads, head_size, window, softcap };
+                if cooperative || !is_capped {
+                    cases.push(case(None));
+                }
+                cases.extend(is_capped.then(|| case(Some(2.5))));
             }
         }
     }
@@ -76,8 +83,8 @@ pub fn forward_and_backward(gpu: &Gpu, sizes: &[usize]) -> Outcome {
     let mut out_check = Check::new("attention out", forward);
     let mut lse_check = Check::new("attention lse", lse);
     let mut checks = ["attention dq", "attention dk", "attention dv"].map(|what| Check::new(what, backward));
-    for c in cases(sizes) {
-        let Case { starts, tokens, heads, kv_heads, head_size, window } = c;
+    for c in cases(sizes, cooperative) {
+        let Case { starts, tokens, heads, kv_heads, head_size, window, softcap } = c;
         let name =
             format!("T={tokens} starts={starts:?} H={heads} G={kv_heads} K={head_size} window={window:?}");
         let (q_len, kv_len) = (tokens * heads * head_size, tokens * kv_heads * head_size);
@@ -95,8 +102,6 @@ pub fn forward_and_backward(gpu: &Gpu, sizes: &[usize]) -> Outcome {
         let row_starts: Vec<u32> = (0..tokens).map(start_of).collect();
         let bounds: Vec<[u32; 2]> = (0..tokens).map(|t| [start_of(t), end_of(t)]).collect();
         let [wide_q, wide_k, wide_v] = [&q, &k, &v].map(|x| wide(x));
-        // Some cases of one head size have a softcap, which kernels on 16×16 matrices have not.
-        let softcap = (head_size == 100 && tokens % 3 == 1 && !cooperative).then_some(2.5f32);
         let (mut out, mut lse) = reference::attention::forward_capped(
             &wide_q,
             &wide_k,
@@ -247,8 +252,6 @@ pub fn large_scores(gpu: &Gpu) -> Outcome {
     let mut check =
         Check::new("attention, large scores", if gpu.kernels().tier() == Tier::F32 { FORWARD } else { HALF });
     let tokens = 97;
-    // A head size of both kinds of kernels on matrices.
-    let width = if cooperative { 64 } else { 4 };
     let by_key = |score: fn(usize) -> f32| (0..tokens).map(score).collect::<Vec<f32>>();
     let scores = [
         ("the first", by_key(|j| if j == 0 { 300.0 } else { -300.0 })),
@@ -258,10 +261,19 @@ pub fn large_scores(gpu: &Gpu) -> Outcome {
     ];
     // A sink near the largest of all scores is far above those of some queries.
     let near = |scores: &[f32]| scores.iter().copied().reduce(f32::max).map(|most| most - 3.0);
-    for ((name, scores), sink) in
-        scores.iter().flat_map(|case| [None, near(&case.1)].map(|sink| (case, sink)))
-    {
-        let name = format!("{name}, sink {sink:?}");
+    let cases = scores.iter().flat_map(|case| [None, near(&case.1)].map(|sink| (case, sink, None)));
+    // A softcap of kernels in f16 alone: exp of scores near 50 loses more than the tolerance of f32.
+    let capped = scores.iter().map(|case| (case, None, Some(50.0f32))).filter(|_| cooperative);
+    for ((name, scores), sink, softcap) in cases.chain(capped) {
+        // A head size of both kinds of kernels on matrices, and one of those that have a softcap in CUDA.
+        let width = if !cooperative {
+            4
+        } else if softcap.is_some() {
+            128
+        } else {
+            64
+        };
+        let name = format!("{name}, sink {sink:?}, softcap {softcap:?}");
         let name = name.as_str();
         let row = |first: f32| [vec![first], vec![0.25; width - 1]].concat();
         let q: Vec<f32> = [vec![1.0], vec![0.0; width - 1]].concat().repeat(tokens);
@@ -269,8 +281,10 @@ pub fn large_scores(gpu: &Gpu) -> Outcome {
         let k: Vec<f32> = scores.iter().flat_map(|&score| row(half::f16::from_f32(score).to_f32())).collect();
         let v = values(3, tokens * width);
         let starts = vec![0; tokens];
+        let [wide_q, wide_k, wide_v] = [&q, &k, &v].map(|x| wide(x));
+        let cap = softcap.map(f64::from);
         let (mut expected, mut lse) =
-            reference::attention::forward(&wide(&q), &wide(&k), &wide(&v), &starts, None, 1, 1);
+            reference::attention::forward_capped(&wide_q, &wide_k, &wide_v, &starts, None, 1, 1, cap);
         if let Some(sink) = sink {
             reference::attention::add_sinks(&mut expected, &mut lse, &[f64::from(sink)]);
         }
@@ -279,8 +293,11 @@ pub fn large_scores(gpu: &Gpu) -> Outcome {
         let (out, lse_block) =
             (Block::output(gpu, (0, 0), width, tokens), Block::output(gpu, (0, 0), 100, 1));
         let bounds = gpu.upload("bounds", &vec![[0, tokens as u32]; tokens])?;
-        let attention =
-            Attention { sinks: sinks.as_ref(), ..Attention::of_sample([1, 1, width], tokens, &bounds) };
+        let attention = Attention {
+            sinks: sinks.as_ref(),
+            softcap,
+            ..Attention::of_sample([1, 1, width], tokens, &bounds)
+        };
         let [pq, pk, pv] = [(); 3].map(|()| Packed::new(gpu, "packed", tokens, width));
         let (pq, pk, pv, unscaled) = (pq?, pk?, pv?, Packed::new(gpu, "unscaled", tokens, 4)?);
         let halves = Block::input(gpu, (0, 0), 4, &vec![0.5; 4 * tokens]);

@@ -36,6 +36,7 @@ const fn planted(
 const PRODUCTS: (&str, &str) = ("linear", "products");
 const ADAPTER: (&str, &str) = ("lora", "gradients");
 const ATTENTION: (&str, &str) = ("attention", "forward and backward");
+const CAPPED: (&str, &str) = ("attention", "a softcap on matrices");
 const DECODERS: (&str, &str) = ("embedding", "decoders of every format");
 const ADAMW: (&str, &str) = ("adamw", "AdamW, clipping, norms");
 const LOSSES: (&str, &str) = ("cross_entropy", "losses, gradients, softcap");
@@ -454,7 +455,28 @@ const PACKED_FAULTS: [Planted; 2] = [
 ];
 
 /// Faults of kernels on cooperative matrices of 16×16.
-const COOP16_FAULTS: [Planted; 2] = [
+const COOP16_FAULTS: [Planted; 5] = [
+    planted(
+        "scores without their softcap",
+        CAPPED,
+        "attention/coop16",
+        "= capped(params.scale * scores[row * SCORE_PITCH + c]) - most",
+        "= params.scale * scores[row * SCORE_PITCH + c] - most",
+    ),
+    planted(
+        "weights of backward without the softcap",
+        CAPPED,
+        "attention/coop16_scores",
+        "let s = capped(params.scale * scores);",
+        "let s = params.scale * scores;",
+    ),
+    planted(
+        "forgets the slope of the softcap",
+        CAPPED,
+        "attention/coop16_scores",
+        "vec4<f16>(p * slope_at(s))",
+        "vec4<f16>(p)",
+    ),
     planted(
         "a subgroup's share of a sum is missing",
         ("lora", "products and gradients"),
@@ -488,6 +510,7 @@ pub fn tests() -> Vec<Test> {
             (Needs::Any, _) => &[Variant::F32],
             (Needs::Rows, _) => &[Variant::F32, Variant::Plain, Variant::F16, Variant::Coop8],
             (Needs::Tiles, "linear" | "lora") => &[Variant::Coop16],
+            (Needs::Tiles, "attention") => &[Variant::Coop16, Variant::Cuda],
             (Needs::Tiles, _) => &[Variant::Packed],
             (Needs::Cuda, _) => &[Variant::Cuda],
         };

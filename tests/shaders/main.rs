@@ -57,7 +57,7 @@ fn main() -> ExitCode {
 fn every_combination_is_valid() {
     let combinations = combinations();
     let names: Vec<_> = combinations.iter().map(|c| &c.name).collect();
-    let expected = 265 + 39 * GgmlType::SUPPORTED.len();
+    let expected = 271 + 39 * GgmlType::SUPPORTED.len();
     assert_eq!(combinations.len(), expected, "checked {names:?}");
     for c in combinations {
         assert!(!c.module.entry_points.is_empty(), "{}: a shader without entry points does nothing", c.name);
@@ -305,7 +305,9 @@ fn the_ptx_is_that_of_its_source() {
     for part in ["backward", "gradients"] {
         same("delta/cuda", &["parts.cuh", "backward.cuh", &format!("{part}.cu")], &format!("{part}.ptx"));
     }
-    for (part, head) in ["forward", "backward"].into_iter().flat_map(|p| [64, 128, 256].map(|h| (p, h))) {
-        same("attention/cuda", &["parts.cuh", &format!("{part}.cu")], &format!("{part}-{head}.ptx"));
+    for part in ["forward", "backward"] {
+        for kind in ["64", "128", "256", "128-capped", "256-capped"] {
+            same("attention/cuda", &["parts.cuh", &format!("{part}.cu")], &format!("{part}-{kind}.ptx"));
+        }
     }
 }

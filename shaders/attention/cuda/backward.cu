@@ -1,4 +1,5 @@
-// The gradients of forward.cu, for heads of HEAD numbers. build compiles it to backward-HEAD.ptx, which the driver compiles for its GPU.
+// The gradients of forward.cu, for heads of HEAD numbers. build compiles it to backward-HEAD.ptx, and with a softcap of the scores (CAPPED) to
+// backward-HEAD-capped.ptx, which the driver compiles for its GPU.
 //
 // dq, dk and dv are sums over the pairs of queries and keys that see each other. A block computes some rows of one of them, and makes the
 // weights and their gradients itself, so that no block reads what another leaves.
@@ -29,6 +30,9 @@ struct Backward {
     float k_scale;        // that of k
     uint32_t out_tiles;   // as `tiles`; 0: out is f32
     uint32_t shares;      // blocks among which the query heads of a key are shared out; 1: dk and dv are added to
+#if CAPPED
+    float cap; // c of c·tanh(s/c) on the scores
+#endif
 };
 
 // Half a row of a tile.
@@ -188,11 +192,29 @@ __device__ __forceinline__ void block(const Backward& a, float* shared, uint32_t
     };
     // Which of a row's values element n of s takes.
     auto of = [](int n) { return WAY == DQ ? n >> 1 & 1 : n / 4 * 2 + (n & 1); };
+#if CAPPED
+    Cap cap(a.cap, a.scale);
+    float scale = 1.f;
+#else
     float scale = a.scale * LOG2E;
+#endif
+    // With a softcap, weights for dq and dk come times its slope, which their gradients need.
     auto weigh = [&](uint32_t other) {
+#if CAPPED
+        float slope[STEP / 2];
+#pragma unroll
+        for (int n = 0; n < STEP / 2; n++) {
+            float share = cap.share_of(s[n]);
+            s[n] = cap.score_of(share), slope[n] = WAY == DV ? 1.f : cap.slope_of(share);
+        }
+#endif
         if (other < seen_from || other + STEP > seen_to) hide(s, other, low, high);
 #pragma unroll
         for (int n = 0; n < STEP / 2; n++) s[n] = exp2_of(fmaf(s[n], scale, shift[of(n)]));
+#if CAPPED
+#pragma unroll
+        for (int n = 0; n < STEP / 2; n++) s[n] *= slope[n];
+#endif
     };
     copy(memory, now);
     copies_end();

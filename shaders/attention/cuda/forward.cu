@@ -1,5 +1,5 @@
-// Causal, windowed, grouped-query attention over packed samples, for heads of HEAD numbers. build compiles it to forward-HEAD.ptx, which the
-// driver compiles for its GPU.
+// Causal, windowed, grouped-query attention over packed samples, for heads of HEAD numbers. build compiles it to forward-HEAD.ptx, and with a
+// softcap of the scores (CAPPED) to forward-HEAD-capped.ptx, which the driver compiles for its GPU.
 #include "parts.cuh"
 
 // Twin of the buffers and of `ForwardNumbers` in src/ops/attention/cuda.rs.
@@ -20,6 +20,9 @@ struct Forward {
     float scale;         // undoes the scaling of q·k
     uint32_t has_sinks;
     uint32_t out_tiles; // as `tiles`; 0: out is f32
+#if CAPPED
+    float cap; // c of c·tanh(s/c) on the scores
+#endif
 };
 
 // Weights of a block of scores: s becomes exp2(s·scale − most), and `most` is raised before. Returns by which factor of sums then change.
@@ -87,7 +90,13 @@ __device__ __forceinline__ void forward_block(const Forward& a, uint32_t memory,
     };
     uint32_t first[2] = {first_key(query), first_key(query + 8)}, end[2] = {query + 1, query + 9}, all_see = first_key(warp_query + 15);
     uint32_t begin = first_key(query0) / KEYS, blocks = (min(query0 + 128, a.rows) + KEYS - 1) / KEYS - begin;
-    float scale = a.scale * LOG2E, most[2] = {LOWEST, LOWEST}, sum[2] = {0.f, 0.f}, change[2];
+#if CAPPED
+    Cap cap(a.cap, a.scale);
+    float scale = 1.f;
+#else
+    float scale = a.scale * LOG2E;
+#endif
+    float most[2] = {LOWEST, LOWEST}, sum[2] = {0.f, 0.f}, change[2];
     uint32_t q[DEPTH][4], p[KEYS / 16][4];
     float s[KEYS / 2], o[HEAD / 2];
     // Starts with the keys next to the queries: block i from the end.
@@ -102,6 +111,10 @@ __device__ __forceinline__ void forward_block(const Forward& a, uint32_t memory,
     };
     auto mask = [&](uint32_t i) {
         uint32_t key0 = key_of(i);
+#if CAPPED
+#pragma unroll
+        for (int n = 0; n < KEYS / 2; n++) s[n] = cap.score_of(cap.share_of(s[n]));
+#endif
         if (key0 + KEYS > warp_query + 1 || key0 < all_see) hide(s, key0, first, end);
     };
     copy_keys(0);

@@ -61,6 +61,11 @@ __device__ __forceinline__ float exp2_of(float x) {
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
+__device__ __forceinline__ float reciprocal_of(float x) {
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
 __device__ __forceinline__ uint32_t half2_of(float low, float high) {
     __half2 h = __floats2half2_rn(low, high);
     return *(uint32_t*)&h;
@@ -120,6 +125,20 @@ __device__ __forceinline__ void read_rows(uint32_t (&a)[DEPTH][4], const char* h
 #pragma unroll
         for (int i = 0; i < 4; i++) a[s][i] = __ldg((const uint32_t*)(from + (size_t)s * tiles * 512 + (i & 1) * 256 + (i >> 1) * 16));
 }
+
+#if CAPPED
+// Scores under a softcap, c·tanh(s/c), from the share 1/(1 + e^(2s/c)) that tanh lacks of 1: it overflows nowhere, and a score is off by some
+// 1e-7·c, where that of tanh.approx would be off by 5e-4·c.
+struct Cap {
+    float rate, most; // of the exponent in base 2 by an unscaled score; c in base 2
+    __device__ __forceinline__ Cap(float cap, float scale) : rate(2.f * LOG2E * scale / cap), most(LOG2E * cap) {}
+    __device__ __forceinline__ float share_of(float s) const { return reciprocal_of(1.f + exp2_of(s * rate)); }
+    // In base 2.
+    __device__ __forceinline__ float score_of(float share) const { return fmaf(-2.f * most, share, most); }
+    // By how much the score grows with s.
+    static __device__ __forceinline__ float slope_of(float share) { return 4.f * share * (1.f - share); }
+};
+#endif
 
 // The first key that a query sees; `start` is the first row of its sample.
 __device__ __forceinline__ uint32_t first_of(uint32_t query, uint32_t start, uint32_t window) {

@@ -3,7 +3,7 @@
 use crate::gpu::{Binding, Kernel, Recorder};
 use crate::ops::Rows;
 use crate::ops::act::Act;
-use crate::ops::attention::{Attention, cuda};
+use crate::ops::attention::{Attention, cap, cuda};
 use crate::ops::pack::Packed;
 
 /// Queries of a block.
@@ -23,7 +23,7 @@ struct Params {
 
 /// Whether the kernels take heads of this size: those of real models, and smaller ones for tests.
 pub fn supports(head_size: usize) -> bool {
-    [32, 64, 128, 256, 512].contains(&head_size)
+    [32, 64, 96, 128, 256, 512].contains(&head_size)
 }
 
 /// The shader's sizes for heads of `head_size`, which must be [supported](supports). Those of the result's storage come on top.
@@ -37,14 +37,16 @@ pub fn sizes(head_size: usize) -> [(&'static str, u32); 13] {
     let split = if share < 4 { 2 } else { 1 };
     let rows = 2.min(split * share);
     let columns = split * share / rows;
+    let depth = head_size / 16;
+    let ahead = (1..=4).rev().find(|ahead| (depth / split).is_multiple_of(*ahead)).unwrap_or(1);
     [
         ("SUBGROUPS", subgroups),
         ("THREADS", 32 * subgroups),
-        ("DEPTH", head_size / 16),
+        ("DEPTH", depth),
         ("OUT", head_size / subgroups / 16),
         ("KEYS", keys),
         ("SPLIT", split),
-        ("AHEAD", 4.min(head_size / 16 / split)), // loads at once
+        ("AHEAD", ahead), // loads at once
         ("AROWS", rows),
         ("BCOLS", columns),
         ("PAIRS", split - 1),
@@ -76,7 +78,7 @@ impl<'a> Operands<'a> {
 /// [`Attention::forward`]; `out` may be stored as tiles. They are not scaled: an output lies in the range of the values. CUDA computes it
 /// where it has kernels for these heads.
 pub fn forward(rec: &mut Recorder, attention: &Attention, out: &Act, lse: &Rows, operands: Operands) {
-    if cuda::supports(rec.gpu(), attention.head_size) {
+    if cuda::supports(rec.gpu(), attention.head_size, attention.softcap) {
         return cuda::forward(rec, attention, out, lse, operands);
     }
     let Operands { q, k, v } = operands;
@@ -95,6 +97,7 @@ pub fn forward(rec: &mut Recorder, attention: &Attention, out: &Act, lse: &Rows,
     let kernel = Kernel::new("attention/coop16", "forward");
     let kernel = kernel.with_sizes(sizes(attention.head_size)).with_sizes(out.sizes());
     let kernel = kernel.with_size("SINKS", u32::from(attention.sinks.is_some()));
+    let kernel = kernel.with_size("CAP", cap(attention.softcap));
     let groups = [attention.heads as u32, attention.rows.div_ceil(QUERIES) as u32, 1];
     rec.dispatch(kernel, &params, &bindings, groups);
 }

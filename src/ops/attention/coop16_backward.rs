@@ -6,7 +6,7 @@ use crate::ops::Rows;
 use crate::ops::act::Act;
 use crate::ops::attention::coop16::Operands;
 use crate::ops::attention::coop16_rows as attention_rows;
-use crate::ops::attention::{Attention, cuda};
+use crate::ops::attention::{Attention, cap, cuda};
 use crate::ops::pack::{Packed, packed_bytes};
 
 /// Queries or keys per block.
@@ -86,7 +86,7 @@ impl Scratch {
         let packed = self.dout.for_rows(attention.rows);
         packed.pack(rec, dout.all(), attention.heads * attention.head_size, attention.rows);
         let rows = Binding { index: 6, buffer: &self.rows, range: None };
-        if cuda::supports(rec.gpu(), attention.head_size) {
+        if cuda::supports(rec.gpu(), attention.head_size, attention.softcap) {
             let gradients = [dq, dk, dv];
             return cuda::backward(rec, attention, gradients, operands, &packed, (out, lse), &self.rows);
         }
@@ -125,7 +125,9 @@ impl Scratch {
             let bindings = [q.bind(1), k.bind(2), v.bind(3), packed.bind(4), bounds(5), rows];
             let bindings = [&bindings[..], &[weights.bind(7), gradients.bind(8)]].concat();
             let groups = [attention.heads, blocks, end - first].map(|n| n as u32);
-            rec.dispatch(kernel("attention/coop16_scores", "backward"), &params, &bindings, groups);
+            let scores = kernel("attention/coop16_scores", "backward");
+            let scores = scores.with_size("CAP", cap(attention.softcap));
+            rec.dispatch(scores, &params, &bindings, groups);
             let of_queries = ("queries", gradients, k, 1.0 / k_scale, dq, part.queries(all));
             let of_values = ("keys", weights, &packed, 1.0, dout, end - first);
             let of_keys = ("keys", gradients, q, 1.0 / q_scale, dheads, end - first);

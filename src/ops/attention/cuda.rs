@@ -1,7 +1,5 @@
 //! [`crate::ops::attention`] by CUDA's kernels, shaders/attention/cuda: the operands and results of [`super::coop16`], without memory for
-//! scores.
-
-use std::ffi::CStr;
+//! scores. Kernels for scores under a softcap are others, so that those without do not change.
 
 use super::Attention;
 use super::coop16::Operands;
@@ -21,24 +19,32 @@ const WARPS: usize = 8;
 /// Threads of a block.
 const THREADS: u32 = 32 * WARPS as u32;
 
-/// The kernels for heads of one size.
+/// The kernels for heads of one size, with or without a softcap of the scores.
 struct Modules {
     head_size: usize,
+    capped: bool,
     forward: &'static [u8],
     backward: &'static [u8],
 }
 
 macro_rules! modules {
-    ($head_size:literal) => {
+    ($head_size:literal, $capped:literal, $ending:literal) => {
         Modules {
             head_size: $head_size,
-            forward: ptx!("attention/cuda/forward-", $head_size, ".ptx"),
-            backward: ptx!("attention/cuda/backward-", $head_size, ".ptx"),
+            capped: $capped,
+            forward: ptx!("attention/cuda/forward-", $head_size, $ending),
+            backward: ptx!("attention/cuda/backward-", $head_size, $ending),
         }
     };
 }
 
-static MODULES: [Modules; 3] = [modules!(64), modules!(128), modules!(256)];
+static MODULES: [Modules; 5] = [
+    modules!(64, false, ".ptx"),
+    modules!(128, false, ".ptx"),
+    modules!(256, false, ".ptx"),
+    modules!(128, true, "-capped.ptx"),
+    modules!(256, true, "-capped.ptx"),
+];
 
 /// Twin of the numbers of `Forward` in shaders/attention/cuda/forward.cu.
 #[repr(C)]
@@ -70,9 +76,13 @@ struct BackwardNumbers {
     shares: u32,
 }
 
-/// Whether `gpu` runs these kernels for heads of `head_size`.
-pub fn supports(gpu: &Gpu, head_size: usize) -> bool {
-    gpu.kernels().cuda().is_some() && MODULES.iter().any(|modules| modules.head_size == head_size)
+/// Whether `gpu` runs these kernels for heads of `head_size`, with `softcap` on their scores: those of Gemma 2 have 128 and 256 values.
+pub fn supports(gpu: &Gpu, head_size: usize, softcap: Option<f32>) -> bool {
+    gpu.kernels().cuda().is_some() && modules(head_size, softcap).is_some()
+}
+
+fn modules(head_size: usize, softcap: Option<f32>) -> Option<&'static Modules> {
+    MODULES.iter().find(|m| (m.head_size, m.capped) == (head_size, softcap.is_some()))
 }
 
 /// As [`super::coop16::forward`].
@@ -101,9 +111,9 @@ pub fn forward(rec: &mut Recorder, attention: &Attention, out: &Act, lse: &Rows,
         has_sinks: u32::from(attention.sinks.is_some()),
         out_tiles,
     };
-    let module = modules(attention).forward;
     let blocks = attention.heads * attention.rows.div_ceil(QUERIES);
-    launch(rec, "attention/cuda.forward", module, c"forward", &buffers, &numbers, blocks);
+    let entry = Entry { text: attention.modules().forward, name: c"forward" };
+    attention.launch(rec, "attention/cuda.forward", entry, &buffers, &numbers, blocks);
 }
 
 /// The gradients of [`forward`], as [`super::coop16_backward::Scratch::backward`]: `dq` is overwritten, `dk` and `dv` are added to. `dout`
@@ -149,12 +159,12 @@ pub fn backward(
         out_tiles,
         shares: shares as u32,
     };
-    let module = modules(attention).backward;
+    let entry = |name| Entry { text: attention.modules().backward, name };
     let blocks = (heads * rows.div_ceil(16)).div_ceil(WARPS);
-    launch(rec, "attention/cuda.rows", module, c"rows", &buffers, &numbers, blocks);
+    attention.launch(rec, "attention/cuda.rows", entry(c"rows"), &buffers, &numbers, blocks);
     let most_operands = rows.div_ceil(if head_size == 256 { OWN_ROWS / 2 } else { OWN_ROWS });
     let blocks = most_operands * (heads + kv_heads * shares) + rows.div_ceil(OWN_ROWS) * kv_heads * shares;
-    launch(rec, "attention/cuda.backward", module, c"backward", &buffers, &numbers, blocks);
+    attention.launch(rec, "attention/cuda.backward", entry(c"backward"), &buffers, &numbers, blocks);
     if shares > 1 {
         partial_sums::add(rec, dk, rows, 0..shares);
         partial_sums::add(rec, dv, rows, shares..2 * shares);
@@ -181,20 +191,26 @@ fn places(out: &Act) -> ((wgpu::Buffer, u64), (wgpu::Buffer, u64), u32) {
     }
 }
 
-fn modules(attention: &Attention) -> &'static Modules {
-    let own = MODULES.iter().find(|modules| modules.head_size == attention.head_size);
-    own.expect("`supports` accepts the head size")
-}
+impl Attention<'_> {
+    fn modules(&self) -> &'static Modules {
+        modules(self.head_size, self.softcap).expect("`supports` accepts the head size")
+    }
 
-fn launch<N: bytemuck::Pod>(
-    rec: &mut Recorder,
-    name: &'static str,
-    text: &'static [u8],
-    entry: &'static CStr,
-    buffers: &[(wgpu::Buffer, u64)],
-    numbers: &N,
-    blocks: usize,
-) {
-    let entry = Entry { text, name: entry };
-    rec.launch(Launch::of_buffers(name, entry, buffers, numbers, [blocks as u32, 1, 1], THREADS));
+    /// Launches a kernel of [`Attention::modules`].
+    fn launch(
+        &self,
+        rec: &mut Recorder,
+        name: &'static str,
+        entry: Entry,
+        buffers: &[(wgpu::Buffer, u64)],
+        numbers: &impl bytemuck::Pod,
+        blocks: usize,
+    ) {
+        let mut launch = Launch::of_buffers(name, entry, buffers, numbers, [blocks as u32, 1, 1], THREADS);
+        if let Some(cap) = self.softcap {
+            // The last member of both structs, which end at a multiple of 8 bytes.
+            launch.numbers.extend(bytemuck::bytes_of(&[cap, 0.0]));
+        }
+        rec.launch(launch);
+    }
 }

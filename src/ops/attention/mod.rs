@@ -43,7 +43,8 @@ pub struct Attention<'a> {
     pub sinks: Option<&'a wgpu::Buffer>,
     /// First row and one past the last row of each token's sample, `[T, 2]` u32.
     pub bounds: &'a wgpu::Buffer,
-    /// `c` of `c·tanh(s/c)` on the scores; `None` without. Only the kernels of shaders/attention/tiled.wgsl have it.
+    /// `c` of `c·tanh(s/c)` on the scores; `None` without. Kernels on matrices of 8×8 and those of software renderers have none: those of
+    /// shaders/attention/tiled.wgsl run in their place.
     pub softcap: Option<f32>,
     /// `T`.
     pub rows: usize,

@@ -113,7 +113,7 @@ pub static OPS: [Op; 35] = [
             ("coop8", attention_coop8),
             ("coop16", attention_coop16),
             ("coop16_rows", matrices),
-            ("coop16_scores", attention_parts),
+            ("coop16_scores", attention_scores),
             ("coop16_product", attention_parts),
         ],
     ),

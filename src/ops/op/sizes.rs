@@ -104,14 +104,28 @@ pub(super) fn attention_coop8() -> Vec<Sizes> {
 }
 
 pub(super) fn attention_coop16() -> Vec<Sizes> {
-    let of = |(size, matrices, sinks)| {
-        [&attention::coop16::sizes(size)[..], &[("MATRICES", matrices), ("SINKS", sinks)]].concat()
+    let of = |(size, matrices, sinks, cap)| {
+        let kinds = [("MATRICES", matrices), ("SINKS", sinks), ("CAP", cap)];
+        [&attention::coop16::sizes(size)[..], &kinds].concat()
     };
-    [(32, 0, 1), (64, 1, 0), (64, 1, 1), (128, 0, 0), (256, 1, 0), (512, 1, 0)].map(of).to_vec()
+    let cap = attention::cap(Some(50.0));
+    let plain = [(32, 0, 1), (64, 1, 0), (64, 1, 1), (96, 1, 0), (128, 0, 0), (256, 1, 0), (512, 1, 0)];
+    let plain = plain.map(|(size, matrices, sinks)| (size, matrices, sinks, 0));
+    plain.into_iter().chain([(64, 1, 1, cap), (256, 0, 0, cap)]).map(of).collect()
 }
 
 pub(super) fn attention_parts() -> Vec<Sizes> {
-    [32, 64, 128, 512].map(|size| attention::coop16_backward::sizes(size).to_vec()).to_vec()
+    [32, 64, 96, 128, 512].map(|size| attention::coop16_backward::sizes(size).to_vec()).to_vec()
+}
+
+pub(super) fn attention_scores() -> Vec<Sizes> {
+    let of = |cap| move |sizes: Sizes| [&sizes[..], &[("CAP", cap)]].concat();
+    let cap = attention::cap(Some(50.0));
+    attention_parts()
+        .into_iter()
+        .map(of(0))
+        .chain(attention_parts().into_iter().take(1).map(of(cap)))
+        .collect()
 }
 
 pub(super) fn block_ends() -> Vec<Sizes> {

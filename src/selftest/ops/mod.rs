@@ -61,7 +61,7 @@ const fn check(
 }
 
 /// Every check. `pack`, `partial_sums`, `row_factors` and `update_norm` are parts of others; `peak` is measured.
-pub const CHECKS: [Check; 54] = [
+pub const CHECKS: [Check; 55] = [
     check("linear", "products", Needs::Rows, products::q4_k),
     check("linear", "products", Needs::Tiles, matrices::q4_k),
     check("linear", "products in every format", Needs::Rows, products::every_format),
@@ -73,6 +73,7 @@ pub const CHECKS: [Check; 54] = [
     check("lora", "products and gradients", Needs::Tiles, matrices::adapter),
     check("lora", "gradients of experts", Needs::Any, experts::gradients),
     check("attention", "forward and backward", Needs::Any, attention::attention),
+    check("attention", "a softcap on matrices", Needs::Tiles, attention::capped),
     check("rms_norm", "forward and backward", Needs::Any, elementwise::rms_norms),
     check("norm_add", "norms and sums as tiles", Needs::Tiles, matrices::norms),
     check("rope", "forward and backward", Needs::Any, elementwise::ropes),
