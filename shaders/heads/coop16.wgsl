@@ -1,6 +1,7 @@
 // RMSNorm and rotary embedding of the heads of queries, keys or values, packed as operands of shaders/attention/coop16.wgsl: f16 matrices as
 // in shaders/pack/plain.wgsl. All rows are scaled by one power of two, because a norm bounds its results. Threads share the work as
-// common/head_rows says. What comes in f32 may be rounded as packing does (ROUNDED), and is stored for backward then. With VALUES, the first
+// common/head_rows says. The norm may take all heads of a token together (OF_ROWS), or its weights may stand behind the rotary embedding
+// (BEHIND): those of queries and keys, not of values. What comes in f32 may be rounded as packing does (ROUNDED), and is stored for backward then. With VALUES, the first
 // heads are keys, and the workgroups with z = 1 do the same for as many heads of values.
 enable f16;
 #import common/head_rows
@@ -30,7 +31,28 @@ struct Params {
 
 var<workgroup> sums: array<f32, {THREADS}>;
 
-#for (n, there, identity, at_w, at_packed, at_factors, at_x) in (0, 1, {IDENTITY}, 2, 5, 8, 9) (1, {VALUES}, {VALUES_IDENTITY}, 12, 15, 18, 19)
+#if {OF_ROWS}
+// The sum over the threads of a token: over the heads, then over the threads of one.
+fn row_sum(value: f32, lane: u32) -> f32 {
+    let own = lane % ROW;
+    sums[lane] = value;
+    workgroupBarrier();
+    var of_heads = 0.0;
+    for (var h = own % EACH_HEAD; h < ROW; h += EACH_HEAD) {
+        of_heads += sums[lane - own + h];
+    }
+    workgroupBarrier();
+    sums[lane] = of_heads;
+    workgroupBarrier();
+    var sum = 0.0;
+    for (var s = 0u; s < EACH_HEAD; s++) {
+        sum += sums[lane / EACH_HEAD * EACH_HEAD + s];
+    }
+    return sum;
+}
+
+#end
+#for (n, there, identity, of_rows, behind, at_w, at_packed, at_factors, at_x) in (0, 1, {IDENTITY}, {OF_ROWS}, {BEHIND}, 2, 5, 8, 9) (1, {VALUES}, {VALUES_IDENTITY}, 0, 0, 12, 15, 18, 19)
 #if {there}
 @group(0) @binding({at_w}) var<storage, read> w_{n}: array<vec4<f32>>;                 // [K]
 @group(0) @binding({at_packed}) var<storage, read_write> packed_{n}: array<vec4<f16>>; // [heads·K/16, T/16, 16, 16]
@@ -84,9 +106,21 @@ fn forward_{n}(first: u32, lane: u32) {
 #end
     // Zeros fill the last matrices.
     let is_row = row < (params.rows + 15u) / 16u * 16u;
+#if {of_rows}
+    var squares = 0.0;
+#for i in 0..{TURNS}
+#for j in 0..{PAIRS}
+    squares += dot(a{i}{j}, a{i}{j}) + dot(b{i}{j}, b{i}{j});
+#end
+#end
+    let rstd = params.scale_{n} * rstd_of(row_sum(squares, lane), params.heads * half4 * 2u, params.eps_{n});
+#end
 #for i in 0..{TURNS}
 #if {identity}
     let rstd{i} = params.scale_{n};
+#else
+#if {of_rows}
+    let rstd{i} = rstd;
 #else
     var squares{i} = 0.0;
 #for j in 0..{PAIRS}
@@ -101,13 +135,31 @@ fn forward_{n}(first: u32, lane: u32) {
     }
     let rstd{i} = params.scale_{n} * rstd_of(sum{i}, 2u * half4, params.eps_{n});
 #end
+#end
 #for j in 0..{PAIRS}
+#if {of_rows}
+    let one{i}{j} = a{i}{j} * rstd{i} * w4_{n}(places{i}{j}.x);
+    let two{i}{j} = b{i}{j} * rstd{i} * w4_{n}(places{i}{j}.y);
+#else
+#if {behind}
+    let one{i}{j} = a{i}{j} * rstd{i};
+    let two{i}{j} = b{i}{j} * rstd{i};
+#else
     let one{i}{j} = a{i}{j} * rstd{i} * w4_{n}(places{i}{j}.x - at{i});
     let two{i}{j} = b{i}{j} * rstd{i} * w4_{n}(places{i}{j}.y - at{i});
+#end
+#end
     let turn{i}{j} = rotation(token, read{i}{j}, params.pairs4_{n});
     if is_row && head{i} < params.heads && c{i}{j} < half4 {
+#if {behind}
+        let w_one = w4_{n}(places{i}{j}.x - at{i});
+        let w_two = w4_{n}(places{i}{j}.y - at{i});
+        packed_{n}[packed_at(params.tiles, row, places{i}{j}.x)] = vec4<f16>(w_one * (one{i}{j} * turn{i}{j}.cosines - two{i}{j} * turn{i}{j}.sines));
+        packed_{n}[packed_at(params.tiles, row, places{i}{j}.y)] = vec4<f16>(w_two * (two{i}{j} * turn{i}{j}.cosines + one{i}{j} * turn{i}{j}.sines));
+#else
         packed_{n}[packed_at(params.tiles, row, places{i}{j}.x)] = vec4<f16>(one{i}{j} * turn{i}{j}.cosines - two{i}{j} * turn{i}{j}.sines);
         packed_{n}[packed_at(params.tiles, row, places{i}{j}.y)] = vec4<f16>(two{i}{j} * turn{i}{j}.cosines + one{i}{j} * turn{i}{j}.sines);
+#end
     }
 #end
 #end

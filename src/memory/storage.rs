@@ -55,10 +55,7 @@ impl Storages {
     pub fn new(gpu: &Gpu, config: &Config, masked: bool) -> Storages {
         let tiles = gpu.kernels().reads_tiles();
         let on_tiles = |l: &LayerConfig| {
-            coop16::supports(l.head_size)
-                && heads::coop16::supports(l.rotated.unwrap_or(0))
-                && !l.qk_norm_of_rows
-                && !l.qk_norm_behind
+            coop16::supports(l.head_size) && heads::coop16::supports(l.rotated.unwrap_or(0))
         };
         let heads = tiles && config.layers.iter().all(|l| !l.has_attention() || on_tiles(l));
         let reads_rows = |l: &LayerConfig| !l.has_attention() || l.output_gate || l.k_eq_v;

@@ -205,7 +205,8 @@ impl<'b> Upload<'_, 'b> {
     /// The norm `name` of the heads of queries or of keys, or the identity where the layer has none.
     fn norm_of_heads(&self, shape: &LayerConfig, name: &str) -> Result<Norm, GpuError> {
         let norm = self.norm_if(shape.qk_norm, name, shape.head_size)?;
-        Ok(Norm { behind_rotation: shape.qk_norm_behind, ..norm })
+        let of_rows = shape.qk_norm && shape.qk_norm_of_rows;
+        Ok(Norm { behind_rotation: shape.qk_norm_behind, of_rows, ..norm })
     }
 
     async fn delta(&self, layer: usize) -> Result<DeltaLayer, GpuError> {

@@ -18,6 +18,8 @@ pub struct Norm {
     pub identity: bool,
     /// Whether a rotary embedding stands between the division and the weights: a norm of rotated heads, as rotations change no length.
     pub behind_rotation: bool,
+    /// Whether a norm of heads takes all heads of a token together.
+    pub of_rows: bool,
 }
 
 impl Norm {
@@ -39,6 +41,7 @@ impl Norm {
             scale: (exponent.clamp(-100, 100) as f32).exp2(),
             identity: false,
             behind_rotation: false,
+            of_rows: false,
         })
     }
 
@@ -57,7 +60,20 @@ impl Norm {
 
     /// `y = x` for rows of `width` values, in kernels that have a case for it.
     pub fn identity(width: usize) -> Norm {
-        Norm { weight: None, width, eps: 0.0, scale: 1.0, identity: true, behind_rotation: false }
+        Norm {
+            weight: None,
+            width,
+            eps: 0.0,
+            scale: 1.0,
+            identity: true,
+            behind_rotation: false,
+            of_rows: false,
+        }
+    }
+
+    /// Values of each of the `heads` heads of a token that the norm is for.
+    pub(in crate::ops) fn head_size(&self, heads: usize) -> usize {
+        if self.of_rows { self.width / heads } else { self.width }
     }
 
     /// The shaders' size that leaves the norm out.

@@ -16,39 +16,60 @@ use rullama_train::reference;
 use super::check::{Block, Check, Outcome, run, scaled, values, wide};
 use super::half::{EPS, HALF, make_stale, read, same, unpacked};
 
+/// The norm of heads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    None,
+    OfHeads,
+    /// Of all heads of a token together.
+    OfRows,
+    /// Of heads, its weights behind the rotary embedding.
+    Behind,
+}
+
 /// Norm and rotary embedding of heads, all with one scale.
 pub fn forward(gpu: &Gpu) -> Outcome {
+    use Kind::{Behind, None as Without, OfHeads, OfRows};
     let mut check = Check::new("heads forward", HALF);
-    for (tokens, heads, size, turned, normed) in [
-        (1, 1, 16, 16, true),
-        (7, 3, 32, 0, true),
-        (33, 2, 256, 256, true),
-        (33, 2, 256, 64, true),
-        (17, 1, 512, 512, true),
-        (33, 3, 128, 128, false),
-        (7, 2, 64, 24, false),
-        (7, 2, 64, 0, false),
-        (65_552, 9, 16, 0, false), // more tokens than a dispatch has workgroups along an axis
+    for (tokens, heads, size, turned, kind) in [
+        (1, 1, 16, 16, OfHeads),
+        (7, 3, 32, 0, OfHeads),
+        (33, 2, 256, 256, OfHeads),
+        (33, 2, 256, 64, OfHeads),
+        (17, 1, 512, 512, OfHeads),
+        (33, 3, 128, 128, Without),
+        (7, 2, 64, 24, Without),
+        (7, 2, 64, 0, Without),
+        (65_552, 9, 16, 0, Without), // more tokens than a dispatch has workgroups along an axis
+        (7, 2, 32, 32, OfRows),
+        (5, 20, 128, 128, OfRows), // more heads than a workgroup takes at once
+        (33, 3, 96, 0, OfRows),
+        (33, 3, 128, 128, Behind),
+        (5, 20, 64, 64, Behind),
     ] {
-        let name = format!("T={tokens} heads={heads} K={size} turned={turned} normed={normed}");
-        let (x, w) = (values(1, tokens * heads * size), values(2, size));
+        let name = format!("T={tokens} heads={heads} K={size} turned={turned} norm={kind:?}");
+        let width = if kind == OfRows { heads * size } else { size };
+        let (x, w) = (values(1, tokens * heads * size), values(2, width));
         let positions: Vec<u32> = (0..tokens as u32).map(|t| t % 13).collect();
         let frequencies: Vec<f64> =
             (0..turned / 2).map(|i| 1e4f64.powf(-2.0 * i as f64 / turned as f64)).collect();
-        let expected = |x: &[f64]| {
-            let normed = match normed {
-                true => reference::rms_norm::forward(x, Some(&wide(&w)), size, f64::from(EPS)),
-                false => x.to_vec(),
-            };
-            match turned {
-                0 => normed,
-                _ => reference::rope::forward(&normed, &positions, &frequencies, heads),
-            }
+        let normed = |x: &[f64]| match kind {
+            Without => x.to_vec(),
+            _ => reference::rms_norm::forward(x, Some(&wide(&w)), width, f64::from(EPS)),
         };
-        let norm = match normed {
-            true => Norm::new(gpu, "norm", Some(&w), size, EPS)?,
-            false => Norm::identity(size),
+        let rotated = |x: &[f64]| match turned {
+            0 => x.to_vec(),
+            _ => reference::rope::forward(x, &positions, &frequencies, heads),
         };
+        let expected = |x: &[f64]| match kind {
+            Behind => normed(&rotated(x)),
+            _ => rotated(&normed(x)),
+        };
+        let norm = match kind {
+            Without => Norm::identity(size),
+            _ => Norm::new(gpu, "norm", Some(&w), width, EPS)?,
+        };
+        let norm = Norm { of_rows: kind == OfRows, behind_rotation: kind == Behind, ..norm };
         let table = rope::Table::new(gpu, &frequencies, 1.0, 13)?;
         let on_device = gpu.upload("positions", &positions)?;
         let (tiles, width) = (tokens.div_ceil(16), heads * size);

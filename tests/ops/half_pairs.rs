@@ -71,6 +71,18 @@ impl<'a> Pair<'a> {
         })
     }
 
+    /// A pair with a norm of keys that takes all heads of a token together, or whose weights stand behind the rotary embedding.
+    fn normed_otherwise(gpu: &'a Gpu, of_rows: bool) -> Result<Pair<'a>, GpuError> {
+        let mut pair = Pair::new(gpu, CASES[3])?;
+        let norm = match of_rows {
+            true => Norm::new(gpu, "norm", Some(&values(1, pair.width)), pair.width, EPS)?,
+            false => pair.norms[0].clone(),
+        };
+        pair.norms[0] = Norm { of_rows, behind_rotation: !of_rows, ..norm };
+        pair.name = format!("{}, of rows={of_rows}", pair.name);
+        Ok(pair)
+    }
+
     fn turn(&self) -> Option<Rotation<'_>> {
         self.table.as_ref().map(|table| (&self.positions, table))
     }
@@ -116,8 +128,9 @@ impl<'a> Pair<'a> {
 
 /// Norms of keys and values, and the rotary embedding of keys.
 pub fn forward(gpu: &Gpu) -> Outcome {
-    for case in CASES {
-        let pair = Pair::new(gpu, case)?;
+    let usual = CASES.map(|case| Pair::new(gpu, case));
+    for pair in usual.into_iter().chain([true, false].map(|of_rows| Pair::normed_otherwise(gpu, of_rows))) {
+        let pair = pair?;
         for source in [Source::InF32, Source::PackedByReader, Source::Packed] {
             let [(x, stored), (x_apart, stored_apart)] = [pair.sources(source)?, pair.sources(source)?];
             let [both, apart] = [pair.room(), pair.room()];

@@ -437,7 +437,21 @@ const SOFTWARE_FAULTS: [Planted; 2] = [
 ];
 
 /// Faults of kernels that write f16 tiles, for devices with f16.
-const PACKED_FAULTS: [Planted; 2] = [
+const PACKED_FAULTS: [Planted; 4] = [
+    planted(
+        "a norm of all heads sums up one of them",
+        ("heads", "forward and backward"),
+        "heads/coop16",
+        "of_heads += sums[lane - own + h]",
+        "of_heads = sums[lane]",
+    ),
+    planted(
+        "forgets the weights behind the rotary embedding",
+        ("heads", "forward and backward"),
+        "heads/coop16",
+        "vec4<f16>(w_two * (",
+        "vec4<f16>((",
+    ),
     planted(
         "values overflow f16",
         ("gated", "tiles, forward and backward"),

@@ -32,8 +32,15 @@ pub fn supports(rotated: usize) -> bool {
     rotated.is_multiple_of(8)
 }
 
+/// The shader's sizes for the norm of queries or keys: whether it is of whole rows, and whether its weights stand behind the turn.
+pub fn places(norm: &Norm) -> [(&'static str, u32); 2] {
+    let weighted = norm.weight.is_some();
+    [("OF_ROWS", u32::from(norm.of_rows)), ("BEHIND", u32::from(norm.behind_rotation && weighted))]
+}
+
 /// `y = scale·rope(norm(x))` for `x` `[rows, heads, K]`, where [`Norm::scale`] is the power of two; without a rotary embedding
-/// where `turn` is `None`. `x` may come packed, or is packed on the way.
+/// where `turn` is `None`. `x` may come packed, or is packed on the way. The norm may be [of rows](Norm::of_rows), or
+/// [behind](Norm::behind_rotation) the rotary embedding.
 pub fn forward(
     rec: &mut Recorder,
     y: &Packed,
@@ -71,13 +78,14 @@ fn dispatch(
     rows: usize,
 ) {
     let (norm, last) = (norms[0], norms[norms.len() - 1]);
+    let head_size = norm.head_size(heads);
     let params = Params {
         rows: rows as u32,
         tiles: y[0].tiles(),
         x_tiles: x[0].tile_stride(),
         stored: u32::from(x[0].is_stored()),
         heads: heads as u32,
-        half4: (norm.width / 8) as u32,
+        half4: (head_size / 8) as u32,
         weighted_0: u32::from(norm.weight.is_some()),
         pairs4_0: pairs4(rotation),
         eps_0: norm.eps,
@@ -93,7 +101,8 @@ fn dispatch(
         bindings.extend(x[i].bind_source(at + 1, at + 8, at + 9));
         bindings.extend([norm.weights(rec, at + 2), y[i].bind(at + 5)]);
     }
-    let kernel = Kernel::new("heads/coop16", "forward").with_sizes(sizes(heads, norm.width));
+    let kernel = Kernel::new("heads/coop16", "forward").with_sizes(sizes(heads, head_size));
+    let kernel = kernel.with_sizes(places(norm));
     let kernel = kernel.with_sizes(kinds(norms)).with_sizes(x[0].source_sizes());
     rec.dispatch(kernel, &params, &bindings, workgroups(heads, rows, norms.len()));
 }

@@ -196,9 +196,16 @@ pub(super) fn coop16_deltas() -> Vec<Sizes> {
 }
 
 pub(super) fn heads_forward() -> Vec<Sizes> {
-    let rounded = |rounded| move |sizes: Sizes| [&sizes[..], &[("ROUNDED", rounded)]].concat();
+    let with = |rounded, of_rows, behind| {
+        move |sizes: Sizes| {
+            [&sizes[..], &[("ROUNDED", rounded), ("OF_ROWS", of_rows), ("BEHIND", behind)]].concat()
+        }
+    };
     let fresh = heads_backward().into_iter().filter(|sizes| sizes.contains(&("MATRICES", 0)));
-    heads_backward().into_iter().map(rounded(0)).chain(fresh.map(rounded(1))).collect()
+    let usual = heads_backward().into_iter().map(with(0, 0, 0)).chain(fresh.map(with(1, 0, 0)));
+    // Queries alone, and keys beside values without a norm.
+    let normed = || heads_backward().into_iter().filter(|sizes| sizes.contains(&("IDENTITY", 0)));
+    usual.chain(normed().map(with(0, 1, 0))).chain(normed().map(with(0, 0, 1))).collect()
 }
 
 pub(super) fn heads_backward() -> Vec<Sizes> {

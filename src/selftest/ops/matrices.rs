@@ -15,6 +15,7 @@ use crate::ops::linear::cuda::{self, Panels, product_bytes};
 use crate::ops::lora::coop16 as lora;
 use crate::ops::lora::coop16_gradients::{Gradient, gradients};
 use crate::ops::lora::coop16_project::{Member, project, project_back};
+use crate::ops::norm::Norm;
 use crate::ops::norm_add::coop16::{self as norm_add, Then};
 use crate::ops::pack::Packed;
 use crate::ops::rms_norm::coop16::{self as rms_norm, Through};
@@ -123,8 +124,38 @@ pub fn gates(b: &mut Bench) -> Result<(), GpuError> {
     Ok(())
 }
 
-/// Norm and rotary embedding of heads, and back.
+/// Norm and rotary embedding of heads, and back; norms of all heads together, and with their weights behind the rotary embedding.
 pub fn heads_both_ways(b: &mut Bench) -> Result<(), GpuError> {
+    heads_normed(b)?;
+    for of_rows in [true, false] {
+        let (tokens, count, size) = (67, 3, 32);
+        let width = count * size;
+        let normed = if of_rows { width } else { size };
+        let (x, w) = (values(1, tokens * width), values(3, normed));
+        let positions: Vec<u32> = (0..tokens as u32).map(|t| t % 13).collect();
+        let frequencies: Vec<f64> =
+            (0..size / 2).map(|i| 1e4f64.powf(-2.0 * i as f64 / size as f64)).collect();
+        let turned = |x: &[f64]| reference::rope::forward(x, &positions, &frequencies, count);
+        let norm_of = |x: &[f64]| reference::rms_norm::forward(x, Some(&wide(&w)), normed, f64::from(EPS));
+        let expected = match of_rows {
+            true => turned(&norm_of(&wide(&x))),
+            false => norm_of(&turned(&wide(&x))),
+        };
+        let norm = Norm { of_rows, behind_rotation: !of_rows, ..norm(b, &w)? };
+        let table = Table::new(b.gpu, &frequencies, 1.0, 13)?;
+        let on_device = b.gpu.upload("self-test", &positions)?;
+        let (x, y) = (b.input(width, &x)?, room(b, tokens, width)?);
+        let x = x.rows().clone().into();
+        b.run(|rec| heads::forward(rec, &y, &x, &norm, Some((&on_device, &table)), count, tokens))?;
+        b.gpu.write(y.bind_factors(0).buffer, &vec![1f32; tokens]);
+        let y = unpacked(b, &y, width, tokens)?;
+        let name = if of_rows { "heads normed together" } else { "weights behind the rotary embedding" };
+        b.expect(name, &y, expected.iter().map(|x| f64::from(norm.scale) * x).collect(), F16);
+    }
+    Ok(())
+}
+
+fn heads_normed(b: &mut Bench) -> Result<(), GpuError> {
     let (tokens, count, size) = (67, 3, 32);
     let width = count * size;
     let (x, dy, w) = (values(1, tokens * width), values(2, tokens * width), values(3, size));
