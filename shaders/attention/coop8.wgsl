@@ -3,11 +3,12 @@
 // at a time, 16×16 of them per subgroup. Sums over the others take 64 columns at a time, 16 of them per subgroup, which stay in its
 // registers. `lse` runs first: with it every weight is computed as in backward, and no sum needs rescaling. Staged values lie matrix by
 // matrix, and as scalars (see common/coop8.wgsl). Weights and score gradients are in units of their query's row of dout; where keys are the
-// own rows, in units of the largest of all queries that see them.
+// own rows, in units of the largest of all queries that see them. Under a softcap, weights come times its slope where their gradients follow.
 enable f16;
 enable wgpu_cooperative_matrix;
 alias operand = f16;
 #import common/attention
+#import common/softcap
 
 const THREADS: u32 = 4u * {LANES}u;
 const OWN: u32 = 32u;
@@ -103,16 +104,29 @@ fn load_backward(query0: u32, head: u32, unit: f32, lane: u32) {
 }
 
 // Replaces the scores in `block` by weights, with queries or keys as own rows, and then by score gradients.
-#for (side, query, key, place) in (queries, own0 + own, other0 + other, own) (keys, other0 + other, own0 + own, other)
+#for (side, there, sloped, query, key, place) in (queries, 1, 0, own0 + own, other0 + other, own) (keys, 1, 0, other0 + other, own0 + own, other) (queries_sloped, {CAP}, 1, own0 + own, other0 + other, own) (keys_sloped, {CAP}, 1, other0 + other, own0 + own, other)
+#if {there}
 fn weigh_{side}(own0: u32, other0: u32, lane: u32) {
     for (var i = lane; i < 1024u; i += THREADS) {
         let own = i / 32u;
         let other = i % 32u;
+#if {CAP}
+        let s = capped_one(params.scale * block[own * PITCH + other]);
+#if {sloped}
+        let p = queries[{place}].z * slope_of_one(s) * exp(s - queries[{place}].x);
+#else
+        let p = queries[{place}].z * exp(s - queries[{place}].x);
+#end
+#else
         let p = queries[{place}].z * exp(params.scale * block[own * PITCH + other] - queries[{place}].x);
+#end
         weights[staged_at(own, other)] = f16(select(0.0, p, sees({place}, {query}, {key})));
     }
 }
 
+#end
+#end
+#for (side, place) in (queries, own) (keys, other)
 fn differentiate_{side}(lane: u32) {
     for (var i = lane; i < 1024u; i += THREADS) {
         let own = i / 32u;
@@ -186,13 +200,21 @@ fn lse(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups:
             var most = before.x;
             for (var other = i % 4u; other < 32u; other += 4u) {
                 if sees(own, own0 + own, other0 + other) {
+#if {CAP}
+                    most = max(most, capped_one(params.scale * block[own * PITCH + other]));
+#else
                     most = max(most, params.scale * block[own * PITCH + other]);
+#end
                 }
             }
             var sum = before.y * exp(before.x - most);
             for (var other = i % 4u; other < 32u; other += 4u) {
                 if sees(own, own0 + own, other0 + other) {
+#if {CAP}
+                    sum += exp(capped_one(params.scale * block[own * PITCH + other]) - most);
+#else
                     sum += exp(params.scale * block[own * PITCH + other] - most);
+#end
                 }
             }
             states[i] = vec2<f32>(most, sum);
@@ -264,7 +286,12 @@ fn prepare_backward_q(own0: u32, end: u32, head: u32, lane: u32) -> f32 {
 }
 
 fn weigh_backward_q(own0: u32, other0: u32, head: u32, unit: f32, lane: u32, subgroup: u32) {
+#if {CAP}
+    query_scores(own0, other0, head, lane, subgroup);
+    weigh_queries_sloped(own0, other0, lane);
+#else
     weigh_forward(own0, other0, head, unit, lane, subgroup);
+#end
     query_gradients(own0, other0, head, lane, subgroup);
     differentiate_queries(lane);
 }
@@ -291,7 +318,13 @@ fn weigh_backward_v(own0: u32, other0: u32, head: u32, unit: f32, lane: u32, sub
 }
 
 fn weigh_backward_k(own0: u32, other0: u32, head: u32, unit: f32, lane: u32, subgroup: u32) {
+#if {CAP}
+    load_backward(other0, head, unit, lane);
+    key_scores(own0, other0, head, lane, subgroup);
+    weigh_keys_sloped(own0, other0, lane);
+#else
     weigh_backward_v(own0, other0, head, unit, lane, subgroup);
+#end
     value_gradients(own0, other0, head, lane, subgroup);
     differentiate_keys(lane);
 }

@@ -3,6 +3,7 @@
 alias operand = f32;
 #import common/attention
 #import common/simd
+#import common/softcap
 
 @group(0) @binding(9) var<storage, read_write> dv: array<vec4<f32>>;   // [T, G, K]
 
@@ -55,6 +56,18 @@ fn {name}() {
 #end
 #end
     }
+}
+
+#end
+#if {CAP}
+fn cap_scores() {
+#for r in 0..2
+#for g in 0..4
+#for c in 0..{QUADS}
+    s{r}_{g}_{c} = capped(s{r}_{g}_{c});
+#end
+#end
+#end
 }
 
 #end
@@ -112,6 +125,9 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
         other{g} = key_at(key + {g}u * {LANES}u + lane, kv_head(group.y));
 #end
         query_scores();
+#if {CAP}
+        cap_scores();
+#end
         let before = most;
 #for r in 0..2
         var most{r} = vec4<f32>(most[{r}]);
@@ -159,11 +175,20 @@ fn backward_q(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation
 #end
         query_scores();
         query_gradients();
+#if {CAP}
+        cap_scores();
+#end
 #for r in 0..2
 #for g in 0..4
 #for c in 0..{QUADS}
+#if {CAP}
+        let slope{r}_{g}_{c} = slope_at(s{r}_{g}_{c});
+#end
         s{r}_{g}_{c} = select(vec4<f32>(), exp(s{r}_{g}_{c} - lse{r}), seen(key + {g}u * {LANES}u + {c}u * 4u, low{r}, high{r}));
         t{r}_{g}_{c} = s{r}_{g}_{c} * (t{r}_{g}_{c} - delta{r});
+#if {CAP}
+        t{r}_{g}_{c} *= slope{r}_{g}_{c};
+#end
 #end
 #end
 #end
@@ -194,13 +219,22 @@ fn backward_kv(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocatio
 #end
             key_scores();
             key_gradients();
+#if {CAP}
+            cap_scores();
+#end
 #for g in 0..4
 #for c in 0..{QUADS}
             let lse{g}_{c} = values_{c}(lse{g});
             let delta{g}_{c} = values_{c}(delta{g});
 #for r in 0..2
+#if {CAP}
+            let slope{r}_{g}_{c} = slope_at(s{r}_{g}_{c});
+#end
             s{r}_{g}_{c} = select(vec4<f32>(), exp(s{r}_{g}_{c} - lse{g}_{c}), seen(query + {g}u * {LANES}u + {c}u * 4u, low{r}, high{r}));
             t{r}_{g}_{c} = s{r}_{g}_{c} * (t{r}_{g}_{c} - delta{g}_{c});
+#if {CAP}
+            t{r}_{g}_{c} *= slope{r}_{g}_{c};
+#end
 #end
 #end
 #end

@@ -36,7 +36,7 @@ const fn planted(
 const PRODUCTS: (&str, &str) = ("linear", "products");
 const ADAPTER: (&str, &str) = ("lora", "gradients");
 const ATTENTION: (&str, &str) = ("attention", "forward and backward");
-const CAPPED: (&str, &str) = ("attention", "a softcap on matrices");
+const CAPPED: (&str, &str) = ("attention", "a softcap");
 const DECODERS: (&str, &str) = ("embedding", "decoders of every format");
 const ADAMW: (&str, &str) = ("adamw", "AdamW, clipping, norms");
 const LOSSES: (&str, &str) = ("cross_entropy", "losses, gradients, softcap");
@@ -419,7 +419,7 @@ const SLOW_FAULTS: [Planted; 3] = [
 ];
 
 /// Faults of software renderers' kernels, whose subgroups are SIMD registers.
-const SOFTWARE_FAULTS: [Planted; 2] = [
+const SOFTWARE_FAULTS: [Planted; 3] = [
     planted(
         "a subgroup of another size",
         PRODUCTS,
@@ -434,6 +434,7 @@ const SOFTWARE_FAULTS: [Planted; 2] = [
         "subgroupBroadcast(w, 0u * 4u + 1u)",
         "w",
     ),
+    planted("forgets the slope of the softcap", CAPPED, "attention/software", "t0_0_0 *= slope0_0_0;", ""),
 ];
 
 /// Faults of kernels that write f16 tiles, for devices with f16.
@@ -467,6 +468,10 @@ const PACKED_FAULTS: [Planted; 4] = [
         "= (dx[at + read0]",
     ),
 ];
+
+/// Faults of kernels on cooperative matrices of 8×8.
+const COOP8_FAULTS: [Planted; 1] =
+    [planted("forgets the slope of the softcap", CAPPED, "attention/coop8", " * slope_of_one(s)", "")];
 
 /// Faults of kernels on cooperative matrices of 16×16.
 const COOP16_FAULTS: [Planted; 5] = [
@@ -524,14 +529,17 @@ pub fn tests() -> Vec<Test> {
             (Needs::Any, _) => &[Variant::F32],
             (Needs::Rows, _) => &[Variant::F32, Variant::Plain, Variant::F16, Variant::Coop8],
             (Needs::Tiles, "linear" | "lora") => &[Variant::Coop16],
-            (Needs::Tiles, "attention") => &[Variant::Coop16, Variant::Cuda],
             (Needs::Tiles, _) => &[Variant::Packed],
             (Needs::Cuda, _) => &[Variant::Cuda],
         };
         let run = |gpu: &Gpu| sound(gpu, check);
         let name = format!("self-test/{}: {}", check.op, check.name);
         // The kernels of GPUs compile for a minute on a software renderer, and other tests run them there.
-        let slow = |variant| check.name == "products in every format" && variant != Variant::F32;
+        let slow = |variant| match check.name {
+            "products in every format" => variant != Variant::F32,
+            "a softcap" => [Variant::Plain, Variant::F16].contains(&variant),
+            _ => false,
+        };
         let test = |variant: &Variant| Test::new(name.clone(), *variant, run).slow(slow(*variant));
         tests.extend(variants.iter().map(test));
     }
@@ -560,6 +568,9 @@ fn planted_tests() -> Vec<Test> {
     }));
     tests.push(Test::new("self-test/planted faults of tiles", Variant::Packed, |gpu| {
         faults(gpu, &PACKED_FAULTS)
+    }));
+    tests.push(Test::new("self-test/planted faults on matrices of 8×8", Variant::Coop8, |gpu| {
+        faults(gpu, &COOP8_FAULTS)
     }));
     tests.push(Test::new("self-test/planted faults on matrices of 16×16", Variant::Coop16, |gpu| {
         faults(gpu, &COOP16_FAULTS)

@@ -43,8 +43,7 @@ pub struct Attention<'a> {
     pub sinks: Option<&'a wgpu::Buffer>,
     /// First row and one past the last row of each token's sample, `[T, 2]` u32.
     pub bounds: &'a wgpu::Buffer,
-    /// `c` of `c·tanh(s/c)` on the scores; `None` without. Kernels on matrices of 8×8 and those of software renderers have none: those of
-    /// shaders/attention/tiled.wgsl run in their place.
+    /// `c` of `c·tanh(s/c)` on the scores; `None` without.
     pub softcap: Option<f32>,
     /// `T`.
     pub rows: usize,
@@ -200,24 +199,23 @@ impl<'a> Attention<'a> {
             scale: 1.0 / (self.q_scale * self.k_scale),
         };
         let alike = ["delta", "sum_heads"].contains(&entry);
-        let kernel = match self.shader(rec) {
+        let kernel = match shader(rec) {
             Shader::Simd(lanes) if !alike => Kernel::new("attention/software", entry)
                 .with_lanes(lanes)
                 .with_size("HEAD4", (self.head_size / 4) as u32),
             Shader::Matrices(lanes) if !alike => Kernel::new("attention/coop8", entry)
                 .with_size("LANES", lanes)
                 .with_sizes(coop8_sizes(self.head_size)),
-            _ => Kernel::new("attention/tiled", entry)
-                .with_sizes(sizes(self.head_size, half(rec), rec.gpu().kernels().few_registers()))
-                .with_size("CAP", cap(self.softcap)),
+            _ => Kernel::new("attention/tiled", entry).with_sizes(sizes(
+                self.head_size,
+                half(rec),
+                rec.gpu().kernels().few_registers(),
+            )),
         };
+        let kernel = kernel.with_size("CAP", cap(self.softcap));
         let has_sinks = bindings.iter().any(|binding| binding.index == SINKS);
         let kernel = kernel.with_size("SINKS", u32::from(has_sinks));
         rec.dispatch(kernel, &params, bindings, workgroups);
-    }
-
-    fn shader(&self, rec: &Recorder) -> Shader {
-        if self.softcap.is_some() { Shader::Plain } else { shader(rec) }
     }
 
     /// Upper bound on the queries that attend to one key.
@@ -235,7 +233,7 @@ impl<'a> Attention<'a> {
     }
 
     fn blocks(&self, rec: &Recorder, heads: usize) -> [u32; 3] {
-        let (block, passes) = match self.shader(rec) {
+        let (block, passes) = match shader(rec) {
             Shader::Plain => (OWN_ROWS, passes(self.head_size, rec.gpu().kernels().few_registers())),
             Shader::Simd(lanes) => (2 * lanes as usize, 1),
             Shader::Matrices(_) => (COOP8_OWN_ROWS, 1),
@@ -247,7 +245,7 @@ impl<'a> Attention<'a> {
     pub fn forward(&self, rec: &mut Recorder, out: &Rows, lse: &Rows, q: &Rows, k: &Rows, v: &Rows) {
         let blocks = self.blocks(rec, self.heads);
         let mut bindings = vec![q.bind(1), k.bind(2), v.bind(3), self.bounds(), out.bind(6), lse.bind(7)];
-        if let Shader::Matrices(_) = self.shader(rec) {
+        if let Shader::Matrices(_) = shader(rec) {
             let mut bindings = vec![q.bind(1), k.bind(2), self.bounds(), lse.bind(7)];
             bindings.extend(self.sinks());
             self.dispatch(rec, "lse", &bindings, blocks);
@@ -275,7 +273,7 @@ impl<'a> Attention<'a> {
         }
         let blocks = self.blocks(rec, self.heads);
         self.dispatch(rec, "backward_q", &with(&saved, &[v.bind(3), dq.bind(6)]), blocks);
-        if let Shader::Simd(_) = self.shader(rec) {
+        if let Shader::Simd(_) = shader(rec) {
             let both = with(&saved, &[v.bind(3), dk.bind(6), dv.bind(9)]);
             return self.dispatch(rec, "backward_kv", &both, self.blocks(rec, self.kv_heads));
         }

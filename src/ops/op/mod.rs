@@ -109,7 +109,7 @@ pub static OPS: [Op; 35] = [
         ATTENTION,
         &[
             ("tiled", attention_tiled),
-            ("software", software),
+            ("software", attention_software),
             ("coop8", attention_coop8),
             ("coop16", attention_coop16),
             ("coop16_rows", matrices),

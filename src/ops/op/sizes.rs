@@ -82,6 +82,12 @@ pub(super) fn software() -> Vec<Sizes> {
         .to_vec()
 }
 
+pub(super) fn attention_software() -> Vec<Sizes> {
+    let capped = |cap| move |sizes: Sizes| [&sizes[..], &[("CAP", cap)]].concat();
+    let cap = attention::cap(Some(50.0));
+    software().into_iter().map(capped(0)).chain(software().into_iter().take(1).map(capped(cap))).collect()
+}
+
 pub(super) fn attention_tiled() -> Vec<Sizes> {
     let cap = attention::cap(Some(50.0));
     let heads = [(4, 0, 0), (64, 1, cap), (100, 0, 0), (256, 0, cap), (512, 0, 0)];
@@ -96,8 +102,10 @@ pub(super) fn attention_tiled() -> Vec<Sizes> {
 
 pub(super) fn attention_coop8() -> Vec<Sizes> {
     let each = |lanes| {
-        [(4, 0), (64, 1), (100, 0), (512, 0)].map(|(size, sinks)| {
-            [&attention::coop8_sizes(size)[..], &[("LANES", lanes), ("SINKS", sinks)]].concat()
+        let cap = attention::cap(Some(50.0));
+        [(4, 0, 0), (64, 1, 0), (100, 0, cap), (512, 0, 0)].map(|(size, sinks, cap)| {
+            let kinds = [("LANES", lanes), ("SINKS", sinks), ("CAP", cap)];
+            [&attention::coop8_sizes(size)[..], &kinds].concat()
         })
     };
     [each(8), each(32)].concat()

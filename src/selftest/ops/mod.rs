@@ -73,7 +73,7 @@ pub const CHECKS: [Check; 55] = [
     check("lora", "products and gradients", Needs::Tiles, matrices::adapter),
     check("lora", "gradients of experts", Needs::Any, experts::gradients),
     check("attention", "forward and backward", Needs::Any, attention::attention),
-    check("attention", "a softcap on matrices", Needs::Tiles, attention::capped),
+    check("attention", "a softcap", Needs::Any, attention::capped),
     check("rms_norm", "forward and backward", Needs::Any, elementwise::rms_norms),
     check("norm_add", "norms and sums as tiles", Needs::Tiles, matrices::norms),
     check("rope", "forward and backward", Needs::Any, elementwise::ropes),
