@@ -48,7 +48,9 @@ pub enum GpuError {
         found: String,
     },
     /// The driver refused to open the device.
-    #[error("{adapter} refused to open: {source}")]
+    #[error(
+        "{adapter} refused to open: {source}. Update its driver, or name another interface in device.backend or with --backend"
+    )]
     Refused {
         /// The device's name.
         adapter: String,

@@ -50,7 +50,7 @@ pub use pipeline::{Kernel, PipelinesKey};
 pub use recorder::{Binding, Recorder, grid};
 pub use recording::{Prepared, Recording, Staging};
 pub use select::Place;
-use select::{COOPERATIVE, Picked, cooperative_matrices, is_simd, pick_adapter};
+use select::{COOPERATIVE, Picked, cooperative_matrices, is_simd, pick_adapters};
 pub use tuning::{Choice, Choices, Product};
 use upload::STAYS_ON_HOST;
 pub use upload::{HostBuffer, Submission, Upload};
@@ -111,18 +111,26 @@ pub struct Shared {
 struct Opened {
     device: wgpu::Device,
     queue: wgpu::Queue,
+    limits: wgpu::Limits,
     matrices: Option<Matrices>,
     note: Option<String>,
 }
 
-/// Opens the device with `matrices` where its driver allows it.
+/// Opens the device with the features that it has of those that kernels use, and with cooperative matrices where its driver allows it.
 async fn open(
     adapter: &wgpu::Adapter,
-    features: wgpu::Features,
-    limits: &wgpu::Limits,
-    matrices: Option<Matrices>,
+    webgpu_limits: bool,
     note: Option<String>,
 ) -> Result<Opened, GpuError> {
+    let limits = if webgpu_limits { wgpu::Limits::default() } else { adapter.limits() };
+    let mut wanted = wgpu::Features::TIMESTAMP_QUERY;
+    wanted.set(wgpu::Features::PIPELINE_CACHE, !webgpu_limits);
+    wanted.set(wgpu::Features::SHADER_F16, !webgpu_limits);
+    // DX12's memory of this kind is written by the host alone, or by the device alone.
+    wanted.set(STAYS_ON_HOST, !webgpu_limits && adapter.get_info().backend != wgpu::Backend::Dx12);
+    wanted.set(wgpu::Features::SUBGROUP, !webgpu_limits && is_simd(adapter));
+    let features = adapter.features() & wanted;
+    let matrices = if webgpu_limits { None } else { cooperative_matrices(adapter) };
     let descriptor = |matrices: Option<Matrices>| wgpu::DeviceDescriptor {
         label: Some("rullama-train"),
         required_features: features | matrices.map_or(wgpu::Features::empty(), |_| COOPERATIVE),
@@ -138,7 +146,7 @@ async fn open(
     let (mut matrices, mut note) = (matrices, note);
     if lanes::must_be_required(adapter, matrices) {
         match lanes::open(adapter, &descriptor(matrices)) {
-            Ok((device, queue)) => return Ok(Opened { device, queue, matrices, note }),
+            Ok((device, queue)) => return Ok(Opened { device, queue, limits, matrices, note }),
             Err(reason) => {
                 matrices = None;
                 note = Some(format!(
@@ -149,7 +157,7 @@ async fn open(
     }
     let refused = |source| GpuError::Refused { adapter: adapter.get_info().name, source };
     let (device, queue) = adapter.request_device(&descriptor(matrices)).await.map_err(refused)?;
-    Ok(Opened { device, queue, matrices, note })
+    Ok(Opened { device, queue, limits, matrices, note })
 }
 
 impl Gpu {
@@ -160,20 +168,15 @@ impl Gpu {
         webgpu_limits: bool,
         place: Place,
     ) -> Result<Gpu, GpuError> {
-        let Picked { adapter, note } = pick_adapter(backend, name, place).await?;
+        let Picked { adapters, note } = pick_adapters(backend, name, place).await?;
+        let interface =
+            |a: &wgpu::Adapter| format!("{} ({})", a.get_info().name, backend::interface(&a.get_info()));
+        let opened = select::open_first(adapters, note, interface, async |adapter: &wgpu::Adapter, note| {
+            open(adapter, webgpu_limits, note).await
+        });
+        let (adapter, Opened { device, queue, limits, matrices, note }) = opened.await?;
         let info = adapter.get_info();
-        let limits = if webgpu_limits { wgpu::Limits::default() } else { adapter.limits() };
         let software = !webgpu_limits && is_simd(&adapter);
-        let mut wanted = wgpu::Features::TIMESTAMP_QUERY;
-        wanted.set(wgpu::Features::PIPELINE_CACHE, !webgpu_limits);
-        wanted.set(wgpu::Features::SHADER_F16, !webgpu_limits);
-        // DX12's memory of this kind is written by the host alone, or by the device alone.
-        wanted.set(STAYS_ON_HOST, !webgpu_limits && info.backend != wgpu::Backend::Dx12);
-        wanted.set(wgpu::Features::SUBGROUP, software);
-        let features = adapter.features() & wanted;
-        let matrices = if webgpu_limits { None } else { cooperative_matrices(&adapter) };
-        let Opened { device, queue, matrices, note } =
-            open(&adapter, features, &limits, matrices, note).await?;
         let cuda = cuda::Cuda::of(&adapter, &device);
         let errors = error::watch(&device);
         let unused = device.create_buffer(&wgpu::BufferDescriptor {

@@ -80,15 +80,16 @@ impl Place {
     }
 }
 
-/// The device that was chosen.
+/// The devices that were chosen.
 pub(super) struct Picked {
-    pub adapter: wgpu::Adapter,
-    /// Why it is not the device that one would expect.
+    /// The device to open, and behind it those to open in its place where its driver refuses: none unless the choice is the program's.
+    pub adapters: Vec<wgpu::Adapter>,
+    /// Why the first is not the device that one would expect.
     pub note: Option<String>,
 }
 
-/// The best device, or that of `place` among those of the best kind, in the order of their places on the bus.
-pub(super) async fn pick_adapter(
+/// The best devices, or that of `place` among those of the best kind, in the order of their places on the bus.
+pub(super) async fn pick_adapters(
     backend: Backend,
     name: Option<&str>,
     place: Place,
@@ -125,14 +126,38 @@ pub(super) async fn pick_adapter(
     let Some(own) = place.choose(found) else {
         return Err(GpuError::TooFew { found, processes: place.size });
     };
-    let adapter = adapters.swap_remove(own);
-    let info = adapter.get_info();
+    adapters.drain(..own);
+    if place.size > 1 || backend != Backend::Auto {
+        adapters.truncate(1);
+    }
+    let info = adapters[0].get_info();
     // A GPU of another vendor is what one expects.
     let replaces = info.device_type == wgpu::DeviceType::Cpu || info.vendor == NVIDIA;
     let note = no_cuda.filter(|_| replaces && !is_cuda(&info));
     let note = note.map(|reason| format!("{} is used, not CUDA: {reason}", interface(&info)));
-    let adapter = if is_cuda(&info) { adapter } else { lengthen(&instance, adapter) };
-    Ok(Picked { adapter, note })
+    let lengthened = |a: wgpu::Adapter| if is_cuda(&a.get_info()) { a } else { lengthen(&instance, a) };
+    Ok(Picked { adapters: adapters.into_iter().map(lengthened).collect(), note })
+}
+
+/// The first of `adapters`, which are not empty, that `open` opens, with what it gave. Each that refuses is told in the note, which may have a
+/// reason already.
+pub(super) async fn open_first<A, T>(
+    adapters: Vec<A>,
+    mut note: Option<String>,
+    name: impl Fn(&A) -> String,
+    open: impl AsyncFn(&A, Option<String>) -> Result<T, GpuError>,
+) -> Result<(A, T), GpuError> {
+    let mut left = adapters.into_iter().peekable();
+    loop {
+        let adapter = left.next().ok_or(GpuError::NoDevice)?;
+        let refused = match open(&adapter, note.clone()).await {
+            Ok(opened) => return Ok((adapter, opened)),
+            Err(refused) => refused,
+        };
+        let Some(next) = left.peek() else { return Err(refused) };
+        let said = note.map_or(String::new(), |note| format!("{note}; "));
+        note = Some(format!("{said}{} is used: {refused}", name(next)));
+    }
 }
 
 /// Adds CUDA's devices to those of the other interfaces, in place of their twins, as `backend` says. With the reason why there are none, where
@@ -177,7 +202,26 @@ fn lengthen(_: &wgpu::Instance, adapter: wgpu::Adapter) -> wgpu::Adapter {
 
 #[cfg(test)]
 mod tests {
-    use super::{NVIDIA, Place, has_twin};
+    use super::{GpuError, NVIDIA, Place, has_twin, open_first};
+
+    #[test]
+    fn a_device_that_refuses_is_told_and_the_next_one_is_taken() {
+        let open = async |name: &&str, note: Option<String>| match *name {
+            "bad" => Err(GpuError::NotNamed { wanted: "bad".into(), found: "nothing".into() }),
+            _ => Ok(note),
+        };
+        let first = |names: Vec<&'static str>, note: Option<&str>| {
+            pollster::block_on(open_first(names, note.map(String::from), |name| name.to_string(), open))
+        };
+        assert_eq!(
+            first(vec!["good", "bad"], Some("a note")).expect("opens"),
+            ("good", Some("a note".into()))
+        );
+        let (taken, note) = first(vec!["bad", "good"], Some("a note")).expect("opens");
+        let note = note.expect("one device refused");
+        assert!(taken == "good" && note.starts_with("a note; good is used: no GPU has a name"), "{note}");
+        assert!(matches!(first(vec!["bad", "bad"], None), Err(GpuError::NotNamed { .. })));
+    }
 
     #[test]
     fn a_gpu_that_two_interfaces_reach_is_there_once() {
