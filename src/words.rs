@@ -74,6 +74,11 @@ pub fn bytes(n: u64) -> String {
     }
 }
 
+/// 10 to the power `exponent`, to the last digit: on some systems `powi` is off by a unit.
+pub fn power_of_ten(exponent: i32) -> f64 {
+    format!("1e{exponent}").parse().expect("a number")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -10,6 +10,7 @@ use rullama_train::recipe::{OptimizerKind, Recipe};
 use rullama_train::report::Range;
 use rullama_train::run;
 use rullama_train::run::range_test::{Point, RangeTest, STEPS};
+use rullama_train::words::power_of_ten;
 use serde_json::json;
 
 use super::output::{self, Progress, line, text};
@@ -145,7 +146,7 @@ fn chart(points: &[Point], proposed: Option<f64>) -> Vec<String> {
     let mut lines = vec!["        smoothed loss against the learning rate".to_string()];
     lines.extend((0..HEIGHT).map(line));
     lines.push(format!("       └{}", "─".repeat(points.len())));
-    let powers = (-6..=3).map(|power| 10f64.powi(power));
+    let powers = (-6..=3).map(power_of_ten);
     lines.push(labels(points, powers));
     lines.extend(proposed.map(|rate| labels(points, [rate]) + " proposed"));
     lines

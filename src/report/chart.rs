@@ -5,6 +5,7 @@ use std::fmt::Write;
 use serde_json::json;
 
 use super::text::{escape, grouped, number};
+use crate::words::power_of_ten;
 
 /// Maximum number of points of a line. Longer lines are reduced to the minimum and maximum of each interval.
 const MAX_POINTS: usize = 800;
@@ -195,8 +196,8 @@ impl<'a> Chart<'a> {
         if self.may_be_logarithmic && high > 50.0 * least_positive && low >= 0.0 {
             let (first, last) = (least_positive.log10().floor() as i32, high.log10().ceil() as i32);
             let every = ((last - first) as usize).div_ceil(5).max(1);
-            let ticks: Vec<f64> = (first..=last).step_by(every).map(|e| 10f64.powi(e)).collect();
-            return (Axis { low: 10f64.powi(first), high: 10f64.powi(last), logarithmic: true }, ticks);
+            let ticks: Vec<f64> = (first..=last).step_by(every).map(power_of_ten).collect();
+            return (Axis { low: power_of_ten(first), high: power_of_ten(last), logarithmic: true }, ticks);
         }
         // The axis includes zero unless that would flatten the line.
         let low = if low > 0.0 && (self.from_zero || low < 0.6 * high) { 0.0 } else { low };
@@ -214,7 +215,7 @@ fn legend(series: &[&Series]) -> String {
 
 /// The smallest of 1, 2, 2.5 and 5 times a power of ten that is at least `x`.
 fn nice(x: f64) -> f64 {
-    let power = 10f64.powf(x.log10().floor());
+    let power = power_of_ten(x.log10().floor() as i32);
     [1.0, 2.0, 2.5, 5.0, 10.0].into_iter().map(|m| m * power).find(|n| *n >= x * (1.0 - 1e-9)).unwrap_or(x)
 }
 

@@ -3,6 +3,7 @@
 use super::chart::{Chart, Series};
 use super::page;
 use super::text::escape;
+use crate::words::power_of_ten;
 
 /// The smoothed and the raw loss of each rate, and what to do.
 pub struct Range<'a> {
@@ -57,7 +58,7 @@ impl Range<'_> {
 
     /// The powers of ten, and the proposed rate.
     fn labels(&self) -> Vec<(f64, String)> {
-        let powers = (-9..=3).map(|power| 10f64.powi(power));
+        let powers = (-9..=3).map(power_of_ten);
         let far = |rate: &f64| self.proposed.is_none_or(|proposed| (rate / proposed).log10().abs() > 0.25);
         let text = |rate: f64| Some((self.place(rate)?, format!("{rate:e}")));
         let mut labels: Vec<(f64, String)> = powers.filter(far).filter_map(text).collect();
