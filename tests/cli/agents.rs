@@ -6,7 +6,9 @@ use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 use serde_json::{Value as Json, json};
 
 use super::describe::{ADAPTER, has_lines};
-use super::{DATA, Place, RECIPE, matches, texts};
+use super::{DATA, Place, RECIPE};
+#[cfg(unix)]
+use super::{matches, texts};
 
 fn object(place: &Place, arguments: &[&str]) -> Json {
     serde_json::from_str(&place.run(arguments)).expect("one object")

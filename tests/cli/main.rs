@@ -1,6 +1,8 @@
 //! The program on the command line: bad input gives one clear error and leaves no files behind; good input gives the
 //! documented results.
 
+#![cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "some tests are of Linux alone"))]
+
 mod agents;
 mod attacks;
 mod bench;
@@ -216,6 +218,7 @@ const TESTS: &[Test] = &[
     (Needs::Mpi, "two processes under mpirun give the bytes of one, also after a kill", mpi::two_processes),
     #[cfg(unix)]
     (Needs::Mpi, "two processes with a teacher give the bytes of one", mpi::taught),
+    #[cfg(unix)]
     (Needs::Mpi, "processes that cannot train together are refused", mpi::refusals),
     #[cfg(target_os = "linux")]
     (Needs::FullDisk, "a full disk is one error, and the run can be resumed", resume::full_disk),

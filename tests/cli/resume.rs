@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::{Child, ExitStatus, Output, Stdio};
+use std::process::{Child, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value as Json;
@@ -191,7 +191,7 @@ pub fn signal(child: &Child, name: &str) {
 
 /// Sends signals to a run that has taken a step. Where the machine is slow, the run may be over by then.
 #[cfg(unix)]
-fn signalled(place: &Place, signals: &[&str]) -> (Output, String, String) {
+fn signalled(place: &Place, signals: &[&str]) -> (std::process::Output, String, String) {
     // The command that resumes has no --fresh.
     let child = start_until(place, &arguments(&["--fresh"]), "the first step", |dir| {
         lines(dir, "\"event\":\"step\"") >= 1
