@@ -8,6 +8,8 @@ use rullama_train::base::{Base, Gguf, Module};
 use rullama_train::gpu::{Backend, Gpu, KernelSetting};
 use serde_json::json;
 
+use super::base_file;
+use super::golden::KIN;
 use super::work::Work;
 
 /// Maximum difference of llama.cpp on the quantized file, where it rounds activations.
@@ -17,17 +19,21 @@ const QUANTIZED_FAMILY: f64 = 1e-1;
 /// [`QUANTIZED`] for mixtures: where llama.cpp rounds activations, its router sometimes chooses another expert.
 const QUANTIZED_MIXTURE: f64 = 5e-1;
 
+/// The golden models of other families than Gemma 4, beside [`KIN`].
+const FAMILIES: [&str; 8] =
+    ["qwen2", "qwen3", "qwen35", "qwen35moe", "qwen3moe", "llama", "gemma3", "gpt-oss"];
+
 /// Writes the files for the scripts to one folder per model in the build folder.
 pub fn prepare() -> Vec<PathBuf> {
-    let families =
-        ["qwen2", "qwen3", "qwen35", "qwen35moe", "qwen3moe", "llama", "gemma3", "gpt-oss"].map(family);
+    let families = FAMILIES.into_iter().chain(KIN).map(family);
     [tiny(), mixture()].into_iter().chain(families).collect()
 }
 
 /// The model that is part of the program.
 fn tiny() -> PathBuf {
     let base = Base::tiny().expect("part of the program");
-    let work = work("consumers", Path::new("models/tiny-gemma4/tiny-gemma4-Q4_K_M.gguf"), base, QUANTIZED);
+    let file = std::fs::read("models/tiny-gemma4/tiny-gemma4-Q4_K_M.gguf").expect("part of the repository");
+    let work = work("consumers", &file, base, QUANTIZED);
     let in_f32 = work.in_f32();
 
     let trained = work.trained();
@@ -51,7 +57,10 @@ fn tiny() -> PathBuf {
 /// The small mixture of experts, with adapters of the experts' matrices.
 fn mixture() -> PathBuf {
     let golden = Path::new("tests/golden/moe");
-    let work = golden_work("consumers-mixture", golden, QUANTIZED_MIXTURE);
+    let bytes = std::fs::read(golden.join("model.gguf")).expect("part of the repository");
+    let gguf = Gguf::from_bytes(bytes.clone(), "mixture").expect("sound");
+    let base = Base::from_gguf(gguf, "mixture").expect("a model");
+    let work = work("consumers-mixture", &bytes, base, QUANTIZED_MIXTURE);
     let in_f32 = work.in_f32();
     let every = work.golden_adapter(golden);
     let alone = work.random(&[Module::FfnGateUpExps, Module::FfnDownExps], 2, 3.0, 4);
@@ -72,21 +81,26 @@ fn mixture() -> PathBuf {
 /// The small model of a family beside Gemma 4.
 fn family(name: &str) -> PathBuf {
     let golden = Path::new("tests/golden").join(name);
-    let quantized = if ["qwen35moe", "qwen3moe", "gpt-oss"].contains(&name) {
-        QUANTIZED_MIXTURE
-    } else {
-        QUANTIZED_FAMILY
-    };
-    let work = golden_work(&format!("consumers-{name}"), &golden, quantized);
+    let gguf = Gguf::open(&golden.join("model.gguf")).expect("sound");
+    let bytes = base_file::for_others(&gguf, name);
+    let gguf = Gguf::from_bytes(bytes.clone(), name).expect("just written");
+    let base = Base::from_gguf(gguf, name).expect("a model");
+    let mut work = work(&format!("consumers-{name}"), &bytes, base, QUANTIZED_FAMILY);
+    if work.base.config().layers.iter().any(|layer| layer.experts.is_some()) {
+        work.quantized = QUANTIZED_MIXTURE;
+    }
     let in_f32 = work.in_f32();
-    let every = work.golden_adapter(&golden);
+    let (every, original) = match base_file::is_whole(name) {
+        true => (work.golden_adapter(&golden), json!("adapter")),
+        false => (work.random(&Module::ALL, 4, 4.0, 3), json!(null)),
+    };
     let rslora = Adapter { rslora: true, ..work.random(&Module::ALL, 5, 1.0, 1) };
     // A layer with a delta net has the last two in their place.
     let mixing = [Module::AttnQ, Module::AttnK, Module::AttnQkv, Module::SsmOut];
     let rotated = work.random(&mixing, 3, 4.0, 2);
     let ids = ids(&work);
     let cases = [
-        work.case(&in_f32, "every-matrix", &every, &ids, json!("adapter"), json!([])),
+        work.case(&in_f32, "every-matrix", &every, &ids, original, json!([])),
         work.case(&in_f32, "rslora", &rslora, &ids, json!(null), json!([])),
         work.case(&in_f32, "queries-and-keys", &rotated, &ids, json!(null), json!([])),
     ];
@@ -100,18 +114,12 @@ fn ids(work: &Work) -> Vec<u32> {
     (0..90).map(|i| (267 + i * i * 7 % 245) % work.base.config().vocab as u32).collect()
 }
 
-fn golden_work(name: &str, golden: &Path, quantized: f64) -> Work {
-    let file = golden.join("model.gguf");
-    let base = Base::from_gguf(Gguf::open(&file).expect("sound"), name).expect("a model");
-    work(name, &file, base, quantized)
-}
-
-/// A new folder in the build folder with a copy of the base's `file`.
-fn work(name: &str, file: &Path, base: Base, quantized: f64) -> Work {
+/// A new folder in the build folder with the `file` of the base.
+fn work(name: &str, file: &[u8], base: Base, quantized: f64) -> Work {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let _ = std::fs::remove_dir_all(&folder);
     std::fs::create_dir_all(&folder).expect("created");
-    std::fs::copy(file, folder.join("base.gguf")).expect("copied");
+    std::fs::write(folder.join("base.gguf"), file).expect("written");
     let gpu = block_on(Gpu::open(Backend::Auto, None, false)).expect("a device");
     let gpu = gpu.running(KernelSetting::F32).expect("every device supports f32");
     Work { gpu, base, folder, quantized }

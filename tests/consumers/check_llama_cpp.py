@@ -20,6 +20,7 @@ FOLDER = sys.argv[1]
 LOGITS = 5e-4  # norm of the difference over the norm
 WRONG = 5e-3   # the least difference of an adapter whose rows are in the wrong order
 SLOPE = 1e-3   # deviation from 1 of the slope of the adapter's effect
+PERMUTED = {"llama", "granite", "granitemoe", "mistral3", "smollm3"}  # llama.cpp's converter reorders the rows of queries and keys
 F32 = 0        # number of ggml's type
 ERROR = 4      # number of ggml's log level
 faults = 0
@@ -64,11 +65,11 @@ def logits(llm, tokens):
 
 
 def without_permutation(path):
-    """A copy of a GGUF LoRA of Llama with the rows of queries and keys in transformers' order: each head's halves one after the other."""
+    """A copy of a GGUF LoRA of a family in PERMUTED with the rows of queries and keys in transformers' order: each head's halves one after the other."""
     copy = path.replace(".gguf", "-transformers-order.gguf")
     shutil.copy(os.path.join(FOLDER, path), os.path.join(FOLDER, copy))
     base = GGUFReader(os.path.join(FOLDER, "base.gguf"))
-    number = lambda key: int(base.fields["llama." + key].contents())
+    number = lambda key: int(np.max(base.fields[f"{architecture}.{key}"].contents()))
     heads = {"attn_q": number("attention.head_count"), "attn_k": number("attention.head_count_kv")}
     changed = 0
     for tensor in GGUFReader(os.path.join(FOLDER, copy), "r+").tensors:
@@ -123,7 +124,7 @@ for case in cases:
         figure(f"{case['name']}, {name}: logits", relative(found, ours["adapted"]), LOGITS)
         slope = float(((found - alone) * effect).sum() / (effect * effect).sum())
         figure(f"{case['name']}, {name}: effect of {relative(ours['adapted'], base):.2f}, slope from 1", abs(slope - 1), SLOPE)
-    if architecture == "llama":
+    if architecture in PERMUTED:
         found = logits(model("base-f32.gguf", [(without_permutation(at("adapter.gguf")), 1.0)]), tokens)[:rows]
         off = relative(found, ours["adapted"])
         faults += off < WRONG

@@ -12,6 +12,7 @@ import warnings
 GOLDEN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../golden")
 sys.path[:0] = [GOLDEN, os.path.join(GOLDEN, "families")]
 import families  # noqa: E402
+import families2  # noqa: E402
 import gemma4  # noqa: E402
 import peft  # noqa: E402
 import torch  # noqa: E402
@@ -25,7 +26,7 @@ FOLDER = sys.argv[1]
 LOGITS = 2e-5  # norm of the difference over the norm
 BASE = os.path.join(FOLDER, "base.gguf")
 ARCHITECTURE = GGUFReader(BASE).fields["general.architecture"].contents()
-from_gguf = gemma4.from_gguf if ARCHITECTURE == "gemma4" else families.from_gguf
+from_gguf = next(m for m, known in ((gemma4, ["gemma4"]), (families, families.CLASSES), (families2, families2.CLASSES)) if ARCHITECTURE in known).from_gguf
 faults = 0
 
 

@@ -3,7 +3,10 @@
 //! Ignored unless `RULLAMA_CONSUMERS` names a virtual environment with these programs. `tests/consumers/run` creates one and runs
 //! the tests.
 
+mod base_file;
 mod cases;
+#[path = "../common/golden.rs"]
+mod golden;
 #[path = "../common/gpu.rs"]
 mod gpu;
 #[path = "../common/tool_base.rs"]
@@ -29,7 +32,7 @@ fn main() -> ExitCode {
         let ignored = std::env::var_os("RULLAMA_CONSUMERS").is_none().then_some("needs RULLAMA_CONSUMERS");
         trials::trial(name, ignored, test)
     };
-    let trials: [(&str, Check); 3] = [
+    let trials: [(&str, Check); 4] = [
         ("llama.cpp agrees", |venv| {
             check(venv, "check_llama_cpp.py")?;
             // Our speed, to compare with llama.cpp's. It is not checked, as it depends on the machine.
@@ -38,18 +41,22 @@ fn main() -> ExitCode {
             Ok(())
         }),
         ("PEFT agrees", |venv| check(venv, "check_peft.py")),
+        ("mlx-lm agrees", |venv| check(venv, "check_mlx.py")),
         ("OpenAI's client works with serve", openai_client),
     ];
     trials::run(&arguments, trials.map(trial).into())
 }
 
-/// Runs a script on all exports. It prints its results on the terminal.
+/// Runs a script on all exports, also after one that it finds wrong. It prints its results on the terminal.
 fn check(venv: &Path, script: &str) -> Result<(), Failed> {
     static FOLDERS: OnceLock<Vec<PathBuf>> = OnceLock::new();
-    for folder in FOLDERS.get_or_init(cases::prepare) {
-        python(venv, script, &[folder])?;
-    }
-    Ok(())
+    let wrong: Vec<String> = FOLDERS
+        .get_or_init(cases::prepare)
+        .iter()
+        .filter_map(|folder| python(venv, script, &[folder]).err())
+        .map(|failed| failed.message().unwrap_or("no reason is given").to_string())
+        .collect();
+    if wrong.is_empty() { Ok(()) } else { Err(wrong.join("\n").into()) }
 }
 
 /// Runs OpenAI's client against `serve`, with an adapter that calls functions.
@@ -70,5 +77,6 @@ fn python(venv: &Path, script: &str, arguments: &[&Path]) -> Result<(), Failed> 
     let script = Path::new("tests/consumers").join(script);
     let status =
         Command::new(python).arg("-u").arg(&script).args(arguments).env("HF_HUB_OFFLINE", "1").status()?;
-    if status.success() { Ok(()) } else { Err(format!("{} gave {status}", script.display()).into()) }
+    let last = arguments.last().map_or_else(String::new, |path| path.display().to_string());
+    if status.success() { Ok(()) } else { Err(format!("{} {last}: {status}", script.display()).into()) }
 }

@@ -156,8 +156,8 @@ impl Work {
         parts: Json,
     ) -> Json {
         let dir = self.folder.join("cases").join(name);
-        for format in [Format::Peft, Format::PeftConditionalGeneration, Format::GgufLora, Format::GgufLoraF16]
-        {
+        let formats = Format::ALL.into_iter().filter(|format| *format != Format::RullamaV0);
+        for format in formats {
             adapter::write(&dir, format, adapter, self.base.config(), &OPTIONS)
                 .unwrap_or_else(|e| panic!("{e}"));
         }
