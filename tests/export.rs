@@ -791,6 +791,8 @@ fn gguf_lora_files_equal_those_that_llama_cpp_applies() {
         "hunyuan-dense",
         "lfm2",
         "lfm2moe",
+        "deepseek2",
+        "glm4moelite",
     ];
     for name in ["llama", "qwen35", "qwen35moe", "qwen3moe", "gpt-oss"].into_iter().chain(further) {
         let config = config_of(name);

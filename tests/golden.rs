@@ -105,6 +105,13 @@ fn main() -> std::process::ExitCode {
                     },
                 );
             }
+            if ["deepseek2", "glm4moelite"].contains(&name.as_str()) {
+                add("keys and values as one tensor", &[Variant::F32, Variant::Coop16], &[], |gpu, g| {
+                    let g = Golden::read(&g.folder).with_joined_keys_values();
+                    logits(gpu, &g)?;
+                    gradients(gpu, &g, Recompute::Always)
+                });
+            }
             if name == "phi3" {
                 add("matrices of one adapter apart", &[Variant::F32, Variant::Coop16], &[], fused_apart);
             }
@@ -279,8 +286,8 @@ fn heads_in_parts(gpu: &Gpu, g: &Golden) -> Result<(), Failed> {
     let expected = |name: &str| -> &[f64] {
         expected.iter().find(|(other, _)| other == name).map_or(&[], |(_, values)| values)
     };
-    // Norms of whole rows read all heads.
-    let divides = g.base.config().layers.iter().any(|l| !l.qk_norm_of_rows);
+    // Norms of whole rows read all heads, and latent vectors are expanded to all.
+    let divides = g.base.config().layers.iter().any(|l| !l.qk_norm_of_rows && l.latent.is_none());
     let cases = [(2, Recompute::Never), (2, Recompute::Always), (usize::MAX, Recompute::Always)];
     for (parts, recompute) in cases {
         let (most, found_loss, found) = run(parts, recompute)?;

@@ -13,9 +13,10 @@ use rullama_train::base::Module;
 use rullama_train::base::gguf::value::Value;
 use rullama_train::base::quantize::ENCODED;
 use rullama_train::base::{Base, GgmlType, Gguf};
+use rullama_train::reference::model::Weights;
 
 use crate::gguf_writer::GgufWriter;
-use crate::golden_files::split_experts;
+use crate::golden_files::{join_keys_values, split_experts};
 
 const NOTE: &str = "rullama_train.merged";
 
@@ -154,6 +155,60 @@ fn matrices_of_one_adapter_are_merged_where_they_are() {
         let mut names: Vec<&String> = tensors.iter().map(|tensor| &tensor.name).collect();
         names.dedup();
         assert_eq!(names.len(), tensors.len(), "{name}");
+    }
+}
+
+/// The matrix of a module of latent vectors, in the order of memory.
+fn of_latent(weights: &Weights, layer: usize, module: Module) -> Option<&[f64]> {
+    let latent = weights.layers[layer].latent.as_ref()?;
+    Some(match module {
+        Module::AttnQ | Module::AttnQB => &latent.q,
+        Module::AttnQA => &latent.q_a.as_ref()?.0,
+        Module::AttnKvAMqa => &latent.kv_a,
+        Module::AttnKB => &latent.k_b,
+        Module::AttnVB => &latent.v_b,
+        _ => return None,
+    })
+}
+
+#[test]
+fn matrices_of_latent_vectors_are_merged_in_either_form_of_file() {
+    for (name, of_layer) in [("deepseek2", 4), ("glm4moelite", 5)] {
+        let apart = golden_base(name);
+        let joined = Gguf::from_bytes(join_keys_values(&apart), "joined").expect("sound");
+        let joined = Base::from_gguf(joined, "joined").expect("a model");
+        for base in [apart, joined] {
+            let adapter = golden_adapter(name, &base);
+            let (merged, _) = merge(&base, &adapter, MergeType::from_name("f32").expect("a type"));
+            let merged = Base::from_gguf(merged, "merged").expect("a model");
+            let weights = |base: &Base| {
+                let values =
+                    |name: &str| Some(base.matrix(name)?.dequantize().into_iter().map(f64::from).collect());
+                Weights::from_tensors(base.config(), values).expect("a whole model")
+            };
+            let (before, after) = (weights(&base), weights(&merged));
+            let mut matrices = 0;
+            for (slot, pair) in &adapter.pairs {
+                let (rank, cols) = (adapter.rank, slot.in_features);
+                for (module, rows) in slot.parts(base.config()) {
+                    let Some(before) = of_latent(&before, slot.layer, module) else { continue };
+                    let found = of_latent(&after, slot.layer, module).expect("as before");
+                    let value = |(i, w): (usize, &f64)| {
+                        let b = &pair.b[(rows.start + i / cols) * rank..][..rank];
+                        let a = |r: usize| f64::from(pair.a[r * cols + i % cols]);
+                        w + adapter.scale() * (0..rank).map(|r| f64::from(b[r]) * a(r)).sum::<f64>()
+                    };
+                    let expected: Vec<f64> = before.iter().enumerate().map(value).collect();
+                    let narrow = |values: &[f64]| values.iter().map(|x| *x as f32).collect::<Vec<f32>>();
+                    let what = format!("{name}: {} of layer {}", module.gguf_name(), slot.layer);
+                    assert!(relative(&narrow(before), &expected) > 0.05, "{what} is adapted");
+                    let error = relative(&narrow(found), &expected);
+                    assert!(error < 1e-6, "{what}: {error:e}");
+                    matrices += 1;
+                }
+            }
+            assert_eq!(matrices, 3 * of_layer, "{name}");
+        }
     }
 }
 

@@ -410,7 +410,7 @@ fn values_are_read() {
     assert_eq!(accept("data.valid = 'v'").data.val_size, 0.0, "nothing is split off beside data.valid");
     assert_eq!(accept("train.warmup_steps = 0").train.warmup_ratio, 0.0, "warmup_steps = 0 is no warm-up");
     assert_eq!(accept("data.val_size = 20").data.val_size, 20.0);
-    assert_eq!(TargetModules::AllLinear.modules().len(), 21);
+    assert_eq!(TargetModules::AllLinear.modules().len(), 27);
 }
 
 #[test]

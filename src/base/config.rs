@@ -1,6 +1,7 @@
 //! The shape of a text model: everything that decides which tensors it has, their sizes, and what happens between them.
 
 use super::Module;
+pub use super::latent::{Latent, RowOrder};
 pub use super::rotary::{Interleaved, LongRope, QueryGrowth, Rotary, Yarn};
 
 /// A text model. `L` is `layers.len()`.
@@ -120,6 +121,8 @@ pub struct LayerConfig {
     pub delta: Option<DeltaNet>,
     /// The gated short convolution in the place of attention; `None` where the layer has attention or a delta net.
     pub short_conv: Option<ShortConv>,
+    /// Keys and values in a latent vector: then attention has as many heads of keys as of queries; `None` where each head has its own.
+    pub latent: Option<Latent>,
     /// Whether an RMSNorm stands before attention and before feed-forward (`attn_norm`, `ffn_norm`).
     pub pre_norms: bool,
     /// Whether the outputs of attention and feed-forward have an RMSNorm before they are added to the stream
@@ -170,6 +173,7 @@ impl Default for LayerConfig {
             output_gate: false,
             delta: None,
             short_conv: None,
+            latent: None,
             pre_norms: true,
             post_norms: false,
             activation: Activation::default(),
@@ -204,10 +208,25 @@ impl LayerConfig {
         self.fused.iter().copied().find(|fused| fused.fused().contains(&module))
     }
 
-    /// The order in which the file has the rows of queries and keys; `None` where it is that of memory.
-    pub fn row_order(&self) -> Option<Interleaved> {
+    /// The order in which the file has the rows of the matrix of `module`; `None` where it is that of memory.
+    pub fn row_order(&self, module: Module) -> Option<RowOrder> {
         let turned = self.rotated.unwrap_or(self.head_size);
-        self.interleaved.then_some(Interleaved { head_size: self.head_size, turned })
+        let pairs = Interleaved { head_size: self.head_size, turned, behind: false };
+        match (module, &self.latent) {
+            (Module::AttnQ | Module::AttnQB, Some(latent)) => Some(latent.queries()),
+            (Module::AttnKvAMqa, Some(latent)) => Some(latent.vectors()),
+            (Module::AttnKvB, Some(latent)) => Some(latent.keys_values(self.heads)),
+            (Module::AttnKB | Module::AttnVB, Some(latent)) if !latent.apart => {
+                Some(latent.part(module == Module::AttnVB))
+            }
+            (Module::AttnQ | Module::AttnK, None) => self.interleaved.then_some(RowOrder::Pairs(pairs)),
+            _ => None,
+        }
+    }
+
+    /// Values of the input of attention's output projection.
+    pub fn attention_width(&self) -> usize {
+        self.heads * self.latent.map_or(self.head_size, |latent| latent.value_size)
     }
 
     /// Values that the norms of queries and of keys norm together.
@@ -301,7 +320,7 @@ pub enum Gating {
 }
 
 /// The experts of one layer of a mixture-of-experts model, and the router that chooses among them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Experts {
     /// Number of experts `E` (`expert_count`), at most [`Experts::MOST`].
     pub count: usize,
@@ -312,8 +331,26 @@ pub struct Experts {
     /// Whether the feed-forward block beside them is a shared expert: its output for a token is multiplied by the sigmoid of a
     /// score of the token, and added to that of the routed experts.
     pub shared: bool,
+    /// Whether that sigmoid is left out, so that the model has no scores of a shared expert.
+    pub ungated: bool,
     /// The weights of the active experts.
     pub gating: Gating,
+    /// Factor on these weights (`expert_weights_scale`).
+    pub scale: f32,
+}
+
+impl Default for Experts {
+    fn default() -> Experts {
+        Experts {
+            count: 0,
+            used: 0,
+            width: 0,
+            shared: false,
+            ungated: false,
+            gating: Gating::default(),
+            scale: 1.0,
+        }
+    }
 }
 
 impl Experts {
@@ -321,6 +358,11 @@ impl Experts {
     pub const MOST: usize = 256;
     /// Largest number of active experts per token that the router's kernels support.
     pub const MOST_USED: usize = 16;
+
+    /// Whether every token has a score of a shared expert.
+    pub fn scores_shared(&self) -> bool {
+        self.shared && !self.ungated
+    }
 
     /// Whether the backward pass of the router reads the scores of all experts.
     pub fn keeps_scores(&self) -> bool {
@@ -352,11 +394,27 @@ impl Config {
             .collect()
     }
 
-    /// The order of the rows of the matrix `name` (`blk.3.attn_q`), where the file has those of its heads interleaved.
-    pub fn interleaved(&self, name: &str) -> Option<Interleaved> {
+    /// The order of the rows of the matrix `name` (`blk.3.attn_q`), where the file has another than memory.
+    pub fn row_order(&self, name: &str) -> Option<RowOrder> {
+        let (layer, module) = self.place(name)?;
+        self.layers[layer].row_order(module)
+    }
+
+    /// Matrices of the file whose rows lie side by side in a row of the matrix `name`: one for each head in the transposed matrix of keys of a
+    /// latent vector, else 1.
+    pub fn side_by_side(&self, name: &str) -> usize {
+        let heads = |(layer, module): (usize, Module)| {
+            let l = &self.layers[layer];
+            (module == Module::AttnKB && l.latent.is_some_and(|latent| latent.apart)).then_some(l.heads)
+        };
+        self.place(name).and_then(heads).unwrap_or(1)
+    }
+
+    /// The layer and the module of the matrix `name`.
+    fn place(&self, name: &str) -> Option<(usize, Module)> {
         let (layer, last) = name.strip_prefix("blk.")?.split_once('.')?;
-        let layer = self.layers.get(layer.parse::<usize>().ok()?)?;
-        layer.row_order().filter(|_| matches!(last, "attn_q" | "attn_k"))
+        let layer = layer.parse::<usize>().ok().filter(|layer| *layer < self.layers.len())?;
+        Some((layer, Module::ALL.into_iter().find(|module| module.gguf_name() == last)?))
     }
 
     /// The rotary embeddings of queries and of keys in layer `layer`, for sequences of at most `positions` tokens. That of the queries has
@@ -401,14 +459,21 @@ impl Module {
         let (l, d, p) = (&config.layers[layer], config.width, config.per_layer_width);
         let (queries, keys) = (l.heads * l.head_size, l.kv_heads * l.head_size);
         let has_attention = l.has_attention();
-        let makes_keys = has_attention && l.kv_donor.is_none();
+        let makes_keys = has_attention && l.kv_donor.is_none() && l.latent.is_none();
+        let query_rank = l.latent.and_then(|latent| latent.query_rank);
         let (has_dense, is_shared) = (l.ffn_width > 0, l.has_shared_expert());
         match self {
             Module::AttnQ if l.output_gate => has_attention.then_some((2 * queries, d)),
-            Module::AttnQ => has_attention.then_some((queries, d)),
+            Module::AttnQ => (has_attention && query_rank.is_none()).then_some((queries, d)),
             Module::AttnK => makes_keys.then_some((keys, d)),
             Module::AttnV => (makes_keys && !l.k_eq_v).then_some((keys, d)),
-            Module::AttnOutput => has_attention.then_some((d, queries)),
+            Module::AttnOutput => has_attention.then_some((d, l.attention_width())),
+            Module::AttnQA => query_rank.map(|rank| (rank, d)),
+            Module::AttnQB => query_rank.map(|rank| (queries, rank)),
+            Module::AttnKvAMqa => l.latent.map(|latent| (latent.both(), d)),
+            Module::AttnKB => l.latent.map(|latent| (l.heads * latent.key_size, latent.rank)),
+            Module::AttnVB => l.latent.map(|latent| (l.heads * latent.value_size, latent.rank)),
+            Module::AttnKvB => None,
             Module::AttnQkv => l.delta.map(|delta| (delta.channels(), d)),
             Module::AttnGate => l.delta.map(|delta| (delta.values(), d)),
             Module::SsmAlpha | Module::SsmBeta => l.delta.map(|delta| (delta.value_heads, d)),
@@ -419,7 +484,7 @@ impl Module {
             Module::FfnDown => (has_dense && !is_shared).then_some((d, l.ffn_width)),
             Module::FfnGateShexp | Module::FfnUpShexp => is_shared.then_some((l.ffn_width, d)),
             Module::FfnDownShexp => is_shared.then_some((d, l.ffn_width)),
-            Module::FfnGateInpShexp => is_shared.then_some((1, d)),
+            Module::FfnGateInpShexp => l.experts.is_some_and(|e| e.scores_shared()).then_some((1, d)),
             Module::InpGate => (p > 0).then_some((p, d)),
             Module::Proj => (p > 0).then_some((d, p)),
             Module::FfnGateUp => None,

@@ -106,8 +106,9 @@ impl Base {
     /// A matrix without its bytes, by its name as in [`Base::matrix`].
     pub fn tensor(&self, name: &str) -> Option<Tensor<'_>> {
         let (name, s) = self.stored.get_key_value(name)?;
-        let interleaved = self.config.interleaved(name);
-        Some(Tensor { name, ty: s.ty, rows: s.rows, cols: s.cols, range: s.range.clone(), interleaved })
+        let (order, side_by_side) = (self.config.row_order(name), self.config.side_by_side(name));
+        let range = s.range.clone();
+        Some(Tensor { name, ty: s.ty, rows: s.rows, cols: s.cols, range, order, side_by_side })
     }
 
     /// Every tensor that the text model uses, sorted by name; vectors are matrices of one row.
@@ -129,19 +130,38 @@ impl Base {
         tensor: &Tensor<'_>,
         rows: Range<usize>,
     ) -> Result<Cow<'_, [u8]>, Error> {
-        let Some(order) = tensor.interleaved else { return self.read(&tensor.rows(rows)).await };
+        if tensor.side_by_side > 1 {
+            let (heads, all) = (tensor.side_by_side, tensor.rows);
+            let stored: Vec<u32> =
+                rows.flat_map(|row| (0..heads).map(move |head| (head * all + row) as u32)).collect();
+            return self.read_pieces(tensor, &stored, tensor.row_bytes() / heads).await.map(Cow::Owned);
+        }
+        let Some(order) = tensor.order else { return self.read(&tensor.rows(rows)).await };
         let stored: Vec<u32> = rows.map(|row| order.stored(row) as u32).collect();
-        self.read_rows(tensor, &stored).await.map(Cow::Owned)
+        self.read_pieces(tensor, &stored, tensor.row_bytes()).await.map(Cow::Owned)
     }
 
     /// The bytes of some rows of a matrix, concatenated.
     pub async fn read_rows(&self, tensor: &Tensor<'_>, rows: &[u32]) -> Result<Vec<u8>, Error> {
-        let range = |&row: &u32| tensor.rows(row as usize..row as usize + 1).range;
-        let ranges: Vec<Range<u64>> = rows.iter().map(range).collect();
+        self.read_pieces(tensor, rows, tensor.row_bytes()).await
+    }
+
+    /// Some pieces of `len` bytes of a matrix's bytes, by their numbers, concatenated.
+    async fn read_pieces(&self, tensor: &Tensor<'_>, pieces: &[u32], len: usize) -> Result<Vec<u8>, Error> {
+        let at = |piece: u64| tensor.range.start + piece * len as u64;
+        let range = |&piece: &u32| at(piece.into())..at(u64::from(piece) + 1);
+        let ranges: Vec<Range<u64>> = pieces.iter().map(range).collect();
+        let inside = ranges.iter().all(|range| range.end <= tensor.range.end);
+        assert!(
+            inside,
+            "pieces of {}, which has {} bytes",
+            tensor.name,
+            tensor.range.end - tensor.range.start
+        );
         let read = self.gguf.read(&ranges).await?;
-        let mut bytes = vec![0; rows.len() * tensor.row_bytes()];
+        let mut bytes = vec![0; pieces.len() * len];
         // In parallel, because each row of a mapped file may cause a page fault.
-        let places = bytes.par_chunks_mut(tensor.row_bytes().max(1));
+        let places = bytes.par_chunks_mut(len.max(1));
         places.zip(&read).for_each(|(place, row)| place.copy_from_slice(row));
         Ok(bytes)
     }
@@ -209,7 +229,7 @@ impl Base {
     /// The frozen bias `[rows]` of a matrix by the name of that, `blk.3.attn_q`; `None` where it has none.
     pub fn bias(&self, name: &str) -> Option<Vec<f32>> {
         let bias = self.matrix(&format!("{name}.bias"))?.dequantize();
-        let Some(order) = self.config.interleaved(name) else { return Some(bias) };
+        let Some(order) = self.config.row_order(name) else { return Some(bias) };
         Some((0..bias.len()).map(|row| bias[order.stored(row)]).collect())
     }
 

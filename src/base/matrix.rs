@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::rotary::Interleaved;
+use super::latent::RowOrder;
 use super::{GgmlType, formats};
 
 /// A matrix `[rows, cols]`, or some of its rows, without its bytes: [`super::Base::read`] fetches them.
@@ -18,8 +18,10 @@ pub struct Tensor<'a> {
     pub cols: usize,
     /// Position in the file, in bytes.
     pub range: Range<u64>,
-    /// The order of the rows where the file has those of heads interleaved ([`super::config::LayerConfig::interleaved`]).
-    pub interleaved: Option<Interleaved>,
+    /// The order of the rows where the file has another than memory ([`super::config::LayerConfig::row_order`]).
+    pub order: Option<RowOrder>,
+    /// Matrices of the file whose rows lie side by side in a row ([`super::config::Config::side_by_side`]).
+    pub side_by_side: usize,
 }
 
 impl Tensor<'_> {

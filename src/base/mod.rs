@@ -11,6 +11,7 @@ pub mod fingerprint;
 pub mod formats;
 mod frozen;
 pub mod gguf;
+mod latent;
 mod matrix;
 mod module;
 #[cfg(feature = "native")]

@@ -35,6 +35,18 @@ pub enum Module {
     ShortconvInProj,
     /// Output of a short convolution, `[D, C]`.
     ShortconvOutProj,
+    /// Latent vectors of queries, `[Rq, D]`.
+    AttnQA,
+    /// Queries from their latent vectors, `[H·K, Rq]`.
+    AttnQB,
+    /// Latent vectors of keys and values, and the turned part of keys, `[n + Rk, D]`.
+    AttnKvAMqa,
+    /// Keys without their turned part, and values, from latent vectors, `[H·(K − n) + H·V, Rk]`, which are one matrix in transformers.
+    AttnKvB,
+    /// The keys of [`Module::AttnKvB`], `[H·(K − n), Rk]`.
+    AttnKB,
+    /// The values of [`Module::AttnKvB`], `[H·V, Rk]`.
+    AttnVB,
     /// Gate of a shared expert, `[F, D]`.
     FfnGateShexp,
     /// Up of a shared expert, `[F, D]`.
@@ -54,9 +66,9 @@ pub enum Module {
 }
 
 impl Module {
-    /// Every module, in the order in which a layer uses them. Those of delta nets and of short
-    /// convolutions stand in the place of attention's.
-    pub const ALL: [Module; 24] = [
+    /// Every module, in the order in which a layer uses them. Those of delta nets, of short
+    /// convolutions and of latent vectors stand in the place of attention's.
+    pub const ALL: [Module; 30] = [
         Module::AttnQ,
         Module::AttnK,
         Module::AttnV,
@@ -73,6 +85,12 @@ impl Module {
         Module::SsmOut,
         Module::ShortconvInProj,
         Module::ShortconvOutProj,
+        Module::AttnQA,
+        Module::AttnQB,
+        Module::AttnKvAMqa,
+        Module::AttnKvB,
+        Module::AttnKB,
+        Module::AttnVB,
         Module::FfnGateShexp,
         Module::FfnUpShexp,
         Module::FfnDownShexp,
@@ -85,7 +103,7 @@ impl Module {
 
     /// The modules of `all-linear`: all but the router, whose choices would become unstable, and the routed experts, which would
     /// need an adapter each.
-    pub const ALL_LINEAR: &[Module] = Module::ALL.split_at(21).0;
+    pub const ALL_LINEAR: &[Module] = Module::ALL.split_at(27).0;
 
     /// The name in GGUF: `attn_q` in `blk.N.attn_q.weight`.
     pub fn gguf_name(self) -> &'static str {
@@ -106,6 +124,12 @@ impl Module {
             Module::SsmOut => "ssm_out",
             Module::ShortconvInProj => "shortconv.in_proj",
             Module::ShortconvOutProj => "shortconv.out_proj",
+            Module::AttnQA => "attn_q_a",
+            Module::AttnQB => "attn_q_b",
+            Module::AttnKvAMqa => "attn_kv_a_mqa",
+            Module::AttnKvB => "attn_kv_b",
+            Module::AttnKB => "attn_k_b",
+            Module::AttnVB => "attn_v_b",
             Module::FfnGateShexp => "ffn_gate_shexp",
             Module::FfnUpShexp => "ffn_up_shexp",
             Module::FfnDownShexp => "ffn_down_shexp",
@@ -122,6 +146,7 @@ impl Module {
         match self {
             Module::AttnQkv => &[Module::AttnQ, Module::AttnK, Module::AttnV],
             Module::FfnGateUp => &[Module::FfnGate, Module::FfnUp],
+            Module::AttnKvB => &[Module::AttnKB, Module::AttnVB],
             _ => &[],
         }
     }

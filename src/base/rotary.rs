@@ -1,31 +1,43 @@
 //! Rotary embedding: the order of rows, YaRN, and factors on the result.
 
 /// The order of the rows of heads in files that have the two rows of a rotary pair side by side: rows `i` and `i + n/2` of a head lie at
-/// `2·i` and `2·i + 1`, where `n` rows of each head turn.
+/// `2·i` and `2·i + 1`, where `n` rows of each head turn. Where these are the last of a head in files, both lie behind the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Interleaved {
     /// Rows `K` of a head.
     pub head_size: usize,
-    /// Leading rows `n` of a head that turn. The others keep their places.
+    /// Leading rows `n` of a head that turn, in memory.
     pub turned: usize,
+    /// Whether files have them behind the others. Else the others keep their places.
+    pub behind: bool,
 }
 
 impl Interleaved {
     /// Heads of `head_size` rows, all of which turn.
     pub fn whole(head_size: usize) -> Interleaved {
-        Interleaved { head_size, turned: head_size }
+        Interleaved { head_size, turned: head_size, behind: false }
     }
 
     /// The row of the file that holds row `row` of memory.
     pub fn stored(self, row: usize) -> usize {
         let (first, i, half) = self.place(row);
-        if i < self.turned { first + 2 * (i % half) + i / half } else { row }
+        let others = if self.behind { self.head_size - self.turned } else { 0 };
+        match i < self.turned {
+            true => first + others + 2 * (i % half) + i / half,
+            false if self.behind => row - self.turned,
+            false => row,
+        }
     }
 
     /// Undoes [`Interleaved::stored`].
     pub fn in_memory(self, stored: usize) -> usize {
         let (first, i, half) = self.place(stored);
-        if i < self.turned { first + i / 2 + i % 2 * half } else { stored }
+        let others = if self.behind { self.head_size - self.turned } else { 0 };
+        match i.checked_sub(others) {
+            Some(i) if i < self.turned => first + i / 2 + i % 2 * half,
+            None => stored + self.turned,
+            Some(_) => stored,
+        }
     }
 
     /// The first row of a row's head, the row's number in it, and half of the rows that turn.
@@ -132,9 +144,11 @@ mod tests {
 
     #[test]
     fn rows_that_turn_alternate_in_files() {
-        let order = Interleaved { head_size: 6, turned: 4 };
+        let order = Interleaved { head_size: 6, turned: 4, behind: false };
         assert_eq!(std::array::from_fn(|row| order.stored(row)), [0, 2, 1, 3, 4, 5, 6, 8, 7, 9, 10, 11]);
-        for order in [order, Interleaved::whole(6)] {
+        let behind = Interleaved { behind: true, ..order };
+        assert_eq!(std::array::from_fn(|row| behind.stored(row)), [2, 4, 3, 5, 0, 1, 8, 10, 9, 11, 6, 7]);
+        for order in [order, behind, Interleaved::whole(6)] {
             assert!((0..12).all(|row| order.in_memory(order.stored(row)) == row), "{order:?}");
         }
     }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use super::config::{Config, DeltaNet, Experts, Gating, LayerConfig, ShortConv};
+use super::config::{Config, DeltaNet, Experts, Gating, Latent, LayerConfig, ShortConv};
 use super::{Error, GgmlType, Gguf, Module, TensorInfo, beside, formats};
 
 /// Alternative names of a layer's tensors after `blk.N.`: `(llama.cpp's, Ollama's)`.
@@ -58,6 +58,9 @@ pub(super) fn inventory(gguf: &Gguf, config: &Config) -> Result<HashMap<String, 
         }
         if let Some(conv) = &config.layers[layer].short_conv {
             tensors.short_conv(layer, conv)?;
+        }
+        if let Some(latent) = &config.layers[layer].latent {
+            tensors.latent(config, layer, latent)?;
         }
         if let Some(experts) = config.layers[layer].experts {
             tensors.experts(config, layer, experts)?;
@@ -129,6 +132,33 @@ impl Inventory<'_> {
         self.taps(format!("blk.{layer}.shortconv.conv"), [conv.taps, conv.channels])
     }
 
+    /// Adds the norms of latent vectors, and the matrices that make keys and values of those of a layer.
+    fn latent(&mut self, config: &Config, layer: usize, latent: &Latent) -> Result<(), Error> {
+        let name = |last: &str| format!("blk.{layer}.{last}");
+        if let Some(rank) = latent.query_rank {
+            self.vector(&name("attn_q_a_norm"), rank)?;
+        }
+        self.vector(&name("attn_kv_a_norm"), latent.rank)?;
+        let Latent { rank, key_size, value_size, .. } = *latent;
+        let heads = config.layers[layer].heads;
+        if latent.apart {
+            self.expert_matrix(&name("attn_k_b"), heads, rank, key_size)?;
+            self.expert_matrix(&name("attn_v_b"), heads, value_size, rank)?;
+            // Rows of all heads side by side.
+            if let Some(keys) = self.stored.get_mut(&name("attn_k_b")) {
+                (keys.rows, keys.cols) = (rank, heads * key_size);
+            }
+            return Ok(());
+        }
+        let all = name("attn_kv_b");
+        self.matrix(&all, heads * (key_size + value_size), rank)?;
+        let Some(stored) = self.stored.remove(&all) else { return Ok(()) };
+        for (part, size) in [("attn_k_b", key_size), ("attn_v_b", value_size)] {
+            self.stored.insert(name(part), Stored { rows: heads * size, ..stored.clone() });
+        }
+        Ok(())
+    }
+
     /// Adds the weights of a convolution as one vector, those of a channel side by side.
     fn taps(&mut self, name: String, shape: [usize; 2]) -> Result<(), Error> {
         let tensor = require(self.gguf, &name, &shape)?;
@@ -193,7 +223,8 @@ impl Inventory<'_> {
             Module::FfnGate | Module::FfnUp => gate_up,
             _ => false,
         };
-        for module in Module::ALL.into_iter().filter(|m| !m.of_experts()) {
+        let is_own = |m: &Module| !m.of_experts() && !Module::AttnKvB.fused().contains(m);
+        for module in Module::ALL.into_iter().filter(is_own) {
             let in_fused = fused_by(module);
             if let Some((rows, cols)) = module.shape(config, layer).filter(|_| !in_fused) {
                 self.matrix(&name(module.gguf_name()), rows, cols)?;

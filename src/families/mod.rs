@@ -3,6 +3,7 @@
 //! A family is a [`Family`] in [`ALL`]. The rest of the program asks that value and never the family's name.
 
 mod chat_layout;
+pub mod deepseek2;
 pub mod ernie4_5;
 pub mod exaone4;
 pub mod gemma2;
@@ -127,7 +128,7 @@ pub fn stops(template: &Template, tokenizer: &Tokenizer) -> Vec<String> {
 }
 
 /// Every family.
-pub const ALL: [&Family; 27] = [
+pub const ALL: [&Family; 28] = [
     &gemma4::FAMILY,
     &gemma3::FAMILY,
     &gemma2::FAMILY,
@@ -155,6 +156,7 @@ pub const ALL: [&Family; 27] = [
     &lfm2::FAMILY,
     &lfm2::FAMILY_MOE,
     &gpt_oss::FAMILY,
+    &deepseek2::FAMILY,
 ];
 
 /// Names of a family's modules in adapter files of other programs.
@@ -254,6 +256,8 @@ fn all_names() -> impl Iterator<Item = &'static AdapterNames> {
 
 /// Every name that [`module`] knows.
 pub fn module_names() -> impl Iterator<Item = &'static str> {
-    let peft = all_names().flat_map(|names| Module::ALL.map(|module| names.peft_name(module)));
+    // Parts of a matrix that transformers has alone have its name there.
+    let whole = Module::ALL.into_iter().filter(|module| !Module::AttnKvB.fused().contains(module));
+    let peft = all_names().flat_map(move |names| whole.clone().map(|module| names.peft_name(module)));
     Module::ALL.into_iter().map(Module::gguf_name).chain(peft)
 }

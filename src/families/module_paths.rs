@@ -35,6 +35,13 @@ pub(super) fn paths(module: Module, mixture: &MixturePaths) -> Paths {
         // LFM2 alone has these two.
         Module::ShortconvInProj => ("conv.in_proj", &["conv.in_proj"]),
         Module::ShortconvOutProj => ("conv.out_proj", &["conv.out_proj"]),
+        // DeepSeek 2 alone has these six, of which the last three are one matrix there.
+        Module::AttnQA => ("self_attn.q_a_proj", &["self_attn.q_a_proj"]),
+        Module::AttnQB => ("self_attn.q_b_proj", &["self_attn.q_b_proj"]),
+        Module::AttnKvAMqa => ("self_attn.kv_a_proj_with_mqa", &["self_attn.kv_a_proj_with_mqa"]),
+        Module::AttnKvB | Module::AttnKB | Module::AttnVB => {
+            ("self_attn.kv_b_proj", &["self_attn.kv_b_proj"])
+        }
         // Models that have gate and up as one matrix.
         Module::FfnGateUp => ("mlp.gate_up_proj", &["mlp.gate_up_proj"]),
         // Gemma 4 alone has these two.

@@ -42,7 +42,7 @@ const MLA: &str = "keys and values in a latent vector (MLA)";
 const EMBEDS: &str = "no prediction of the next token: it embeds texts";
 
 /// Every such architecture, by name.
-pub const REFUSED: [Refused; 126] = [
+pub const REFUSED: [Refused; 125] = [
     row("afmoe", "Trinity", "a router of sigmoids and a gate on the output of attention", "qwen3moe"),
     row("apertus", "Apertus", "an xIELU block without a gate", "llama"),
     row("arcee", "Arcee AFM 4.5B", "a squared ReLU block without a gate", "llama"),
@@ -101,7 +101,6 @@ pub const REFUSED: [Refused; 126] = [
         "ungated shared experts beside its routed ones",
         "qwen2moe",
     ),
-    row("deepseek2", "DeepSeek V2, V3 and R1, GLM 4.7 Flash, Kimi K2", MLA, "qwen3moe"),
     row("deepseek2-ocr", "DeepSeek OCR", "ungated shared experts behind a tower for images", "qwen3vlmoe"),
     row(
         "deepseek32",

@@ -69,7 +69,7 @@ fn act_shapes(
         ("experts' gate and up", rows, 2 * shape.width),
         ("experts' output", tokens, width),
         ("feed-forward and experts", tokens, width),
-        ("scores of a shared expert", tokens, usize::from(shape.shared)),
+        ("scores of a shared expert", tokens, usize::from(shape.scores_shared())),
         ("scores of the router", tokens, if shape.keeps_scores() { shape.count } else { 0 }),
     ]
 }
@@ -148,7 +148,7 @@ impl ExpertScratch {
             normed,
             scores: Rows::new(gpu, "experts' scores", tokens, shape.count)?.into(),
             dweights: Rows::new(gpu, "gradients of experts' weights", 1, tokens * shape.used)?,
-            dshared_scores: match shape.shared {
+            dshared_scores: match shape.scores_shared() {
                 true => Rows::new(gpu, "gradients of a shared expert's scores", tokens, 1)?.into(),
                 false => Rows::new(gpu, "no shared expert", 0, 1)?.into(),
             },
@@ -174,7 +174,7 @@ impl ExpertScratch {
         let thin = if tiled { packed_bytes(thin_rows, rank) + 4 * thin_rows as u64 } else { 0 };
         let lists = Storage::F32.bytes(tokens, shape.count)
             + Storage::F32.bytes(1, tokens * shape.used)
-            + Storage::F32.bytes(tokens, usize::from(shape.shared));
+            + Storage::F32.bytes(tokens, usize::from(shape.scores_shared()));
         let factors = if tiled { 4 * rows as u64 } else { 0 };
         let spare: u64 = ExpertScratch::spare_bytes(gpu, storages, shape, d, tokens).iter().sum();
         spare + factors + thin + lists + Storage::F32.bytes(rows, rank)

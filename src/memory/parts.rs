@@ -95,6 +95,8 @@ fn choices(layer: &LayerConfig) -> Vec<usize> {
         (_, Some(conv)) => conv.channels / 4,
         // A norm of whole rows reads all heads.
         _ if layer.qk_norm_of_rows => 1,
+        // Parts of the heads would each expand the latent vectors.
+        _ if layer.latent.is_some() => 1,
         _ => layer.heads,
     };
     (1..=most.max(1)).filter(divides).collect()

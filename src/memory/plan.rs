@@ -194,7 +194,7 @@ impl<'a> Planner<'a> {
         let (tiles, heads) = (storages.tiles, storages.heads);
         // Columns over all tokens that take as much as `cols` over a chunk.
         let of_chunk = |cols: usize| (cols * chunk).div_ceil(tokens.max(1)).next_multiple_of(64);
-        let mixers = widest.queries.max(widest.mixer_input());
+        let mixers = widest.queries.max(widest.mixer_input()).max(widest.latent.widest());
         let staged = widest.staged.input.max(widest.staged.output);
         let narrow = widest.width.max(mixers).max(widest.per_layer).max(of_chunk(staged));
         let wide = narrow.max(of_chunk(widest.ffn));
@@ -358,7 +358,7 @@ impl<'a> Planner<'a> {
             ("adapter, gradients and moments", self.demand.adapter),
             ("layer inputs, keys and values", inputs),
             ("backward scratch", scratch),
-            ("normed outputs of delta nets", self.shared(|own| own == Own::Never)),
+            ("scratch of forward", self.shared(|own| own == Own::Never)),
             ("rows of experts", self.widest.experts.as_ref().map_or(0, experts)),
             ("logits, one chunk", logits as u64),
             ("per-layer embedding rows", per_layer_rows as u64),
@@ -528,7 +528,8 @@ impl<'a> Planner<'a> {
 fn work(w: &LayerWidths, tokens: usize) -> u64 {
     let mixer = w.queries + w.output_gates + w.own_keys + w.own_values + w.queries.max(w.gated());
     let delta = w.delta_width(DeltaNet::channels) + 2 * w.delta_width(DeltaNet::values);
-    let mixer = mixer.max(delta).max(4 * w.short_conv);
+    let latent = w.latent.query_rank + w.latent.both;
+    let mixer = mixer.max(delta).max(4 * w.short_conv) + latent;
     let experts = w.experts.as_ref().map_or(0, |experts| 3 * experts.used * experts.width);
     (tokens * w.width * (mixer + 3 * w.ffn + experts + 2 * w.per_layer)) as u64
 }

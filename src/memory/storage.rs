@@ -58,7 +58,8 @@ impl Storages {
             coop16::supports(l.head_size) && heads::coop16::supports(l.rotated.unwrap_or(0))
         };
         let heads = tiles && config.layers.iter().all(|l| !l.has_attention() || on_tiles(l));
-        let reads_rows = |l: &LayerConfig| !l.has_attention() || l.output_gate || l.k_eq_v;
+        let reads_rows =
+            |l: &LayerConfig| !l.has_attention() || l.output_gate || l.k_eq_v || l.latent.is_some();
         let raw_heads = !config.layers.iter().any(reads_rows);
         Storages { tiles, masked, heads, raw_heads, parted: false }
     }

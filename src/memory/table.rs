@@ -71,8 +71,8 @@ pub enum Saved {
     /// Queries before their norm and gates of attention's output `[T, H, 2, K]`, where there are gates; of a delta net, queries, keys and
     /// values before the convolution `[T, C]`; of a short convolution, gates and input `[T, 3, C]`.
     MixerInput,
-    /// Attention's output times its gates, the delta net's normed and gated output, or the short convolution's `[T, H·K]`: adapter of the
-    /// output projection.
+    /// Attention's output times its gates, or without the zeros behind narrower heads of values, the delta net's normed and gated output, or
+    /// the short convolution's `[T, H·K]`: adapter of the output projection.
     GatedAttention,
     /// Gates of a delta net's output `[T, Hv·K]`.
     DeltaGate,
@@ -94,6 +94,28 @@ pub enum Saved {
     DeltaOutput,
     /// `norm(output)` `[T, Hv·K]`, which backward computes again. Before the norm, see [`crate::ops::delta::Saved::values`].
     DeltaNormed,
+    /// Latent vectors of queries before their norm `[T, Rq]`.
+    QueryLatent,
+    /// `norm(latent vectors of queries)` `[T, Rq]`: adapter of the queries' second matrix.
+    QueryNormed,
+    /// `z` of that matrix `[T, R]`.
+    ZQuery,
+    /// The turned part of keys, and latent vectors of keys and values before their norm `[T, n + Rk]`.
+    KeyValueLatent,
+    /// Those latent vectors alone `[T, Rk]`.
+    Latent,
+    /// `norm(latent vectors of keys and values)` `[T, Rk]`: adapter of the matrix of both.
+    LatentNormed,
+    /// `z` of that matrix `[T, R]`.
+    ZLatent,
+    /// Keys without their turned part `[T, H·(K − n)]`.
+    LatentKeys,
+    /// Values of latent vectors `[T, H·V]`, where heads of values are narrower than those of keys.
+    LatentValues,
+    /// Keys of latent vectors with their turned part, which is yet to turn `[T, H·K]`.
+    WholeKeys,
+    /// Values of latent vectors with zeros behind those of each head `[T, H·K]`.
+    WholeValues,
 }
 
 impl Saved {
@@ -198,7 +220,7 @@ const fn entry(name: Saved, role: Role, width: fn(&LayerWidths) -> usize, own: O
 }
 
 /// Every activation that a layer saves, in the order of [`Saved`].
-pub const TABLE: [Entry; 40] = {
+pub const TABLE: [Entry; 51] = {
     use Kept::{All, Attention, Down, Products};
     use Own::{Always, From, Keys, Never};
     use Role::{Block, Heads, MixerOutput, Operand, Plain, RawHeads};
@@ -211,7 +233,7 @@ pub const TABLE: [Entry; 40] = {
         entry(Saved::AttnNormed, Operand, |w| w.width, From(All), Tokens),
         entry(Saved::ZAttn, Plain, |w| w.z[Input::AttnNormed], From(Products), Tokens),
         entry(Saved::AttnQ, RawHeads, |w| w.queries, From(Products), Tokens),
-        entry(Saved::AttnK, RawHeads, |w| w.own_keys, From(Products), Tokens),
+        entry(Saved::AttnK, RawHeads, LayerWidths::raw_keys, From(Products), Tokens),
         entry(Saved::AttnV, RawHeads, |w| w.own_values, From(Products), Tokens),
         entry(Saved::Q, Heads, |w| w.queries, From(All), Tokens),
         entry(Saved::Attention, MixerOutput, |w| w.queries, From(Attention), Tokens),
@@ -244,6 +266,17 @@ pub const TABLE: [Entry; 40] = {
         entry(Saved::States, Plain, |w| w.of_delta.states, From(All), States),
         entry(Saved::DeltaOutput, Plain, inner, From(All), Tokens),
         entry(Saved::DeltaNormed, Plain, inner, Never, Tokens),
+        entry(Saved::QueryLatent, Plain, |w| w.latent.query_rank, From(Products), Tokens),
+        entry(Saved::QueryNormed, Operand, |w| w.latent.query_rank, From(All), Tokens),
+        entry(Saved::ZQuery, Plain, |w| w.z[Input::QueryLatent], From(Products), Tokens),
+        entry(Saved::KeyValueLatent, Plain, |w| w.latent.both, From(Products), Tokens),
+        entry(Saved::Latent, Plain, |w| w.latent.rank, Never, Tokens),
+        entry(Saved::LatentNormed, Operand, |w| w.latent.rank, From(All), Tokens),
+        entry(Saved::ZLatent, Plain, |w| w.z[Input::Latent], From(Products), Tokens),
+        entry(Saved::LatentKeys, Plain, |w| w.latent.keys, Never, Tokens),
+        entry(Saved::LatentValues, Plain, |w| w.latent.narrow_values, Never, Tokens),
+        entry(Saved::WholeKeys, Plain, LayerWidths::whole_keys, Never, Tokens),
+        entry(Saved::WholeValues, Plain, LayerWidths::whole_keys, Never, Tokens),
     ]
 };
 
@@ -300,7 +333,7 @@ pub enum Temp {
     DAttnV,
     /// Gradient of raw keys that are the values too `[T, G·K]`.
     DAttnKV,
-    /// Gradient of keys `[T, G·K]`, of layers whose keys no other layer reads.
+    /// Gradient of keys `[T, G·K]`, of layers whose keys no other layer reads. Those of latent vectors turn back in place.
     DK,
     /// Gradient of values `[T, G·K]`.
     DV,
@@ -355,6 +388,20 @@ pub enum Temp {
     PartTaps,
     /// See [`crate::ops::delta::Frozen::new`]: `a` and `dt` of a part of the heads `[1, Hv·2]`.
     PartGates,
+    /// Gradient of [`Saved::QueryNormed`].
+    DQueryNormed,
+    /// Gradient of [`Saved::QueryLatent`].
+    DQueryLatent,
+    /// Gradient of [`Saved::KeyValueLatent`].
+    DKeyValueLatent,
+    /// Gradient of [`Saved::LatentNormed`].
+    DLatentNormed,
+    /// Gradient of [`Saved::Latent`].
+    DLatent,
+    /// Gradient of [`Saved::LatentKeys`].
+    DLatentKeys,
+    /// Gradient of [`Saved::LatentValues`].
+    DLatentValues,
 }
 
 impl Temp {
@@ -390,7 +437,7 @@ const fn temp(
 }
 
 /// Every buffer of backward, in the order of [`Temp`]; of those that are lent the order decides between equal sizes.
-pub const TEMPS: [TempEntry; 37] = {
+pub const TEMPS: [TempEntry; 44] = {
     use Role::{Block, Plain};
     use Span::{Chunk, Once, States, Tokens};
     [
@@ -431,6 +478,13 @@ pub const TEMPS: [TempEntry; 37] = {
         temp(Temp::PartSinks, Plain, |w, _| if w.staged.part_keys > 0 { w.heads } else { 0 }, Once, false),
         temp(Temp::PartTaps, Plain, |w, _| if w.parts > 1 { 4 * w.mixer_input() } else { 0 }, Once, false),
         temp(Temp::PartGates, Plain, |w, _| if w.parts > 1 { 2 * delta_heads(w) } else { 0 }, Once, false),
+        temp(Temp::DQueryNormed, Plain, |w, _| w.latent.query_rank, Tokens, false),
+        temp(Temp::DQueryLatent, Plain, |w, _| w.latent.query_rank, Tokens, false),
+        temp(Temp::DKeyValueLatent, Plain, |w, _| w.latent.both, Tokens, false),
+        temp(Temp::DLatentNormed, Plain, |w, _| w.latent.rank, Tokens, false),
+        temp(Temp::DLatent, Plain, |w, _| w.latent.rank, Tokens, false),
+        temp(Temp::DLatentKeys, Plain, |w, _| w.latent.keys, Tokens, false),
+        temp(Temp::DLatentValues, Plain, |w, _| w.latent.narrow_values, Tokens, false),
     ]
 };
 

@@ -22,11 +22,13 @@ pub struct LayerWidths {
     pub of_delta: delta::Widths,
     /// Channels of the short convolution in the place of attention.
     pub short_conv: usize,
+    /// Columns of latent vectors and of what is made of them.
+    pub latent: LatentWidths,
     /// `G·K` where the layer makes its own keys.
     pub own_keys: usize,
     /// `G·K` where later layers read this layer's keys and values too.
     pub shared_keys: usize,
-    /// `G·K` where the layer has a matrix for its values.
+    /// `G·K` where the layer has a matrix for its values, of its normed input.
     pub own_values: usize,
     /// `G·K` where the keys are the values too.
     pub joint_keys: usize,
@@ -43,6 +45,51 @@ pub struct LayerWidths {
     pub parts: usize,
     /// Columns of the results of all heads, where there are several parts.
     pub staged: Staged,
+}
+
+/// Columns of latent vectors and of what is made of them; 0 where each head has keys and values of its own.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LatentWidths {
+    /// Latent vector of queries `Rq`.
+    pub query_rank: usize,
+    /// Latent vector of keys and values `Rk`.
+    pub rank: usize,
+    /// That, and the turned part of keys `n + Rk`.
+    pub both: usize,
+    /// Keys without their turned part `H·(K − n)`.
+    pub keys: usize,
+    /// Values `H·V`, where these are narrower than keys.
+    pub narrow_values: usize,
+}
+
+impl LatentWidths {
+    fn of(l: &LayerConfig) -> LatentWidths {
+        let Some(latent) = &l.latent else { return LatentWidths::default() };
+        let values = l.attention_width();
+        LatentWidths {
+            query_rank: latent.query_rank.unwrap_or(0),
+            rank: latent.rank,
+            both: latent.both(),
+            keys: l.heads * latent.key_size,
+            narrow_values: if values < l.heads * l.head_size { values } else { 0 },
+        }
+    }
+
+    /// The widest.
+    pub fn widest(&self) -> usize {
+        self.query_rank.max(self.both).max(self.keys).max(self.narrow_values)
+    }
+
+    /// The larger of each.
+    fn max(&self, other: &LatentWidths) -> LatentWidths {
+        LatentWidths {
+            query_rank: self.query_rank.max(other.query_rank),
+            rank: self.rank.max(other.rank),
+            both: self.both.max(other.both),
+            keys: self.keys.max(other.keys),
+            narrow_values: self.narrow_values.max(other.narrow_values),
+        }
+    }
 }
 
 /// Columns over all heads of what products read and write in attention or a delta net; 0 where its heads are in one part.
@@ -75,9 +122,10 @@ impl LayerWidths {
             delta: l.delta,
             of_delta: l.delta.map(|net| delta::Widths::of(gpu, &net)).unwrap_or_default(),
             short_conv: l.short_conv.map_or(0, |conv| conv.channels),
+            latent: LatentWidths::of(l),
             own_keys,
             shared_keys: if is_donor { own_keys } else { 0 },
-            own_values: if l.k_eq_v { 0 } else { own_keys },
+            own_values: if l.k_eq_v || l.latent.is_some() { 0 } else { own_keys },
             joint_keys: if l.k_eq_v { own_keys } else { 0 },
             ffn: l.ffn_width,
             experts: l.experts,
@@ -133,6 +181,7 @@ impl LayerWidths {
             delta: self.delta.or(other.delta), // all layers that have one have the same
             of_delta: if self.delta.is_some() { self.of_delta } else { other.of_delta },
             short_conv: self.short_conv.max(other.short_conv),
+            latent: self.latent.max(&other.latent),
             own_keys: self.own_keys.max(other.own_keys),
             shared_keys: self.shared_keys.max(other.shared_keys),
             own_values: self.own_values.max(other.own_values),
@@ -153,7 +202,8 @@ impl LayerWidths {
 
     /// Columns of the input of the output projection, where that is not attention's output itself.
     pub fn gated(&self) -> usize {
-        self.output_gates.max(self.delta_width(DeltaNet::values)).max(self.short_conv)
+        let of_states = self.delta_width(DeltaNet::values).max(self.short_conv);
+        self.output_gates.max(of_states).max(self.latent.narrow_values)
     }
 
     /// Columns of queries and gates, of a delta net's queries, keys and values, or of a short convolution's input and gates: a layer has
@@ -165,6 +215,16 @@ impl LayerWidths {
     /// Columns of the gradients of raw queries, beside those of [`LayerWidths::mixer_input`]: of attention in parts they outlive a part.
     pub fn kept_queries(&self) -> usize {
         if self.parts > 1 { self.queries } else { 0 }
+    }
+
+    /// Columns of raw keys, which those of latent vectors do not have.
+    pub fn raw_keys(&self) -> usize {
+        if self.latent.rank > 0 { 0 } else { self.own_keys }
+    }
+
+    /// Columns of whole keys of latent vectors.
+    pub fn whole_keys(&self) -> usize {
+        if self.latent.rank > 0 { self.own_keys } else { 0 }
     }
 
     /// Padded rank of the experts' adapters; 0 where they have none.

@@ -153,6 +153,9 @@ impl Model<'_> {
         if let Some(conv) = &w.short_conv {
             return self.short_conv_backward(p, batch, layer, conv, &a, &s);
         }
+        if let Some(latent) = &w.latent {
+            return self.latent_backward(p, batch, layer, latent, &a, &s);
+        }
         let donor = l.kv_donor.unwrap_or(layer);
         let [k, v] = &batch.keys_values(donor);
         let (dk, dv) = acts.dkeys_values(donor);

@@ -67,6 +67,9 @@ impl Model<'_> {
         if let Some(conv) = &w.short_conv {
             return self.short_conv_forward(p, batch, layer, conv, &a);
         }
+        if let Some(latent) = &w.latent {
+            return self.latent_forward(p, batch, layer, latent, &a);
+        }
         let lora = batch.lora(layer, Input::AttnNormed);
         let queries = raw_queries(&a, l);
         linear::forward(p, &w.qkv(&a, queries), &a[Saved::AttnNormed], lora, &a[Saved::ZAttn]);

@@ -4,10 +4,11 @@ use std::cell::RefCell;
 
 use super::upload::Upload;
 use super::{
-    DeltaLayer, Dense, Layer, Model, PerLayerBranch, PerLayerInput, ShortConvLayer, experts, offload,
+    DeltaLayer, Dense, LatentLayer, Layer, Model, PerLayerBranch, PerLayerInput, ShortConvLayer, experts,
+    offload,
 };
 use crate::base::Base;
-use crate::base::config::{LayerConfig, Rotary};
+use crate::base::config::{Latent, LayerConfig, Rotary};
 use crate::base::gguf::source::now;
 use crate::gpu::{Gpu, GpuError};
 use crate::memory::{CHUNK, OnHost, Saves};
@@ -147,7 +148,10 @@ impl<'b> Upload<'_, 'b> {
         };
         Ok(Layer {
             attn_norm: self.pre_norm(shape.pre_norms, &name("attn_norm"))?,
-            attn_q: self.optional(&name("attn_q")).await?,
+            attn_q: match shape.latent {
+                None => self.optional(&name("attn_q")).await?,
+                Some(_) => None,
+            },
             attn_k: self.optional(&name("attn_k")).await?,
             attn_v: self.optional(&name("attn_v")).await?,
             attn_q_norm: match shape.rotated {
@@ -179,6 +183,10 @@ impl<'b> Upload<'_, 'b> {
                     taps: Taps::new(self.gpu, conv, &self.base.vector(&name("shortconv.conv")))?,
                     out_proj: self.matrix(&name("shortconv.out_proj")).await?,
                 }),
+            },
+            latent: match &shape.latent {
+                None => None,
+                Some(latent) => Some(self.latent(layer, latent).await?),
             },
             sinks: match shape.sinks {
                 true => Some(self.gpu.upload("attn_sinks", &self.base.vector(&name("attn_sinks")))?),
@@ -220,6 +228,23 @@ impl<'b> Upload<'_, 'b> {
             frozen: Frozen::new(self.gpu, &vector("ssm_conv1d"), &vector("ssm_a"), &vector("ssm_dt.bias"))?,
             norm: self.norm(&name("ssm_norm"), self.base.config().rms_eps)?,
             out: self.matrix(&name("ssm_out")).await?,
+        })
+    }
+
+    async fn latent(&self, layer: usize, latent: &Latent) -> Result<LatentLayer, GpuError> {
+        let eps = self.base.config().rms_eps;
+        let name = |last: &str| format!("blk.{layer}.{last}");
+        let q_a = match latent.query_rank {
+            None => None,
+            Some(_) => Some((self.matrix(&name("attn_q_a")).await?, self.norm(&name("attn_q_a_norm"), eps)?)),
+        };
+        Ok(LatentLayer {
+            q: self.matrix(&name(if q_a.is_some() { "attn_q_b" } else { "attn_q" })).await?,
+            q_a,
+            kv_a: self.matrix(&name("attn_kv_a_mqa")).await?,
+            kv_norm: self.norm(&name("attn_kv_a_norm"), eps)?,
+            k_b: self.matrix(&name("attn_k_b")).await?,
+            v_b: self.matrix(&name("attn_v_b")).await?,
         })
     }
 

@@ -8,6 +8,7 @@ mod experts;
 mod forward;
 mod head;
 mod inputs;
+mod latent;
 mod load;
 mod offload;
 mod parts;
@@ -63,6 +64,7 @@ struct Layer {
     attn_output: Option<Weight>,
     delta: Option<DeltaLayer>,          // in the place of attention
     short_conv: Option<ShortConvLayer>, // likewise
+    latent: Option<LatentLayer>,        // in the place of the matrices of queries, keys and values
     sinks: Option<wgpu::Buffer>,        // [H]
     post_attention_norm: Norm,
     ffn_norm: Norm,
@@ -90,6 +92,16 @@ struct ShortConvLayer {
     in_proj: Weight,
     taps: Taps,
     out_proj: Weight,
+}
+
+/// The matrices of attention whose keys and values come from a latent vector.
+struct LatentLayer {
+    q_a: Option<(Weight, Norm)>, // of the latent vector of queries, and its norm
+    q: Weight,                   // [H·K, Rq or D]
+    kv_a: Weight,                // [n + Rk, D]
+    kv_norm: Norm,
+    k_b: Weight, // [H·(K − n), Rk], or its transpose where the file has keys and values apart
+    v_b: Weight, // [H·V, Rk]
 }
 
 /// The dense feed-forward block, which may be a shared expert.

@@ -26,13 +26,18 @@ const SETS: usize = 2;
 const LEAST: usize = 4 << 10;
 
 /// The matrices of a layer that can be larger, without experts.
-const LARGE: [&str; 17] = [
+const LARGE: [&str; 22] = [
     "attn_q",
     "attn_k",
     "attn_v",
     "attn_qkv",
     "attn_gate",
     "attn_output",
+    "attn_q_a",
+    "attn_q_b",
+    "attn_kv_a_mqa",
+    "attn_k_b",
+    "attn_v_b",
     "ssm_out",
     "shortconv.in_proj",
     "shortconv.out_proj",
@@ -236,7 +241,8 @@ fn upload_bytes(gpu: &Gpu, base: &Base, on_host: &OnHost, places: &[u64]) -> u64
     for layer in layers {
         for (matrix, tiles) in host_matrices(gpu, base, on_host, layer) {
             let is_owned = |rows: &&Range<usize>| {
-                matrix.interleaved.is_some()
+                matrix.order.is_some()
+                    || matrix.side_by_side > 1
                     || !(in_file && planes::is_as_in_file(matrix.ty, rows.len() * matrix.row_bytes()))
             };
             bytes += tiles.iter().filter(is_owned).map(|rows| planes_bytes(&matrix, rows)).sum::<u64>();

@@ -22,6 +22,7 @@ pub mod embedding;
 pub mod experts;
 pub mod gated;
 pub mod heads;
+pub mod latent;
 pub mod linear;
 pub mod lora;
 pub mod matvec;

@@ -15,6 +15,7 @@ pub mod distill;
 pub mod embedding;
 pub mod experts;
 pub mod gated;
+pub mod latent;
 pub mod linear;
 pub mod lora;
 pub mod model;

@@ -34,7 +34,7 @@ pub const FOLDERS: [&str; 14] = [
 ];
 
 /// The folders of families that differ from those in [`FOLDERS`] by numbers, or by a small part.
-pub const KIN: [&str; 19] = [
+pub const KIN: [&str; 21] = [
     "qwen3vl",
     "qwen2vl",
     "qwen2moe",
@@ -54,6 +54,8 @@ pub const KIN: [&str; 19] = [
     "hunyuan-dense",
     "lfm2",
     "lfm2moe",
+    "deepseek2",
+    "glm4moelite",
 ];
 
 /// One folder: a model, an adapter, and PyTorch's results in f64.
@@ -124,6 +126,15 @@ impl Golden {
         let base =
             Base::from_gguf(Gguf::from_bytes(bytes, "apart").expect("sound"), "apart").expect("a model");
         assert!(base.config().layers.iter().all(|l| l.fused_in_file.is_empty() && !l.fused.is_empty()));
+        Golden { base, ..self }
+    }
+
+    /// This model with keys and values of latent vectors as one tensor.
+    pub fn with_joined_keys_values(self) -> Golden {
+        let gguf = Gguf::from_bytes(join_keys_values(&self.base), "joined").expect("sound");
+        let base = Base::from_gguf(gguf, "joined").expect("a model");
+        let apart = base.config().layers.iter().any(|l| l.latent.is_none_or(|latent| latent.apart));
+        assert!(!apart, "one tensor of both");
         Golden { base, ..self }
     }
 
@@ -265,6 +276,52 @@ pub fn fuse_qkv(gguf: &Gguf) -> Vec<u8> {
     }
     let mut out = Vec::new();
     writer::write(&mut out, gguf.metadata(), &entries, |i, out| out.write_all(&data[i])).expect("memory");
+    out
+}
+
+/// The file of a model with latent vectors as older converters wrote it: `attn_kv_b` in the place of `attn_k_b` and `attn_v_b`.
+pub fn join_keys_values(base: &Base) -> Vec<u8> {
+    let (gguf, config) = (base.gguf(), base.config());
+    let (mut entries, mut data) = (Vec::new(), Vec::new());
+    for tensor in gguf.tensors() {
+        let values = |name: &str| {
+            let tensor = gguf.tensor(name).expect("a twin");
+            dequantize(tensor.ty, gguf.data(tensor))
+        };
+        if tensor.name.ends_with(".attn_v_b.weight") {
+            continue;
+        }
+        let Some(layer) = tensor.name.strip_suffix(".attn_k_b.weight") else {
+            let (name, shape, ty) = (tensor.name.clone(), tensor.shape.clone(), tensor.ty);
+            entries.push(Entry { name, shape, ty });
+            data.push(gguf.data(tensor).to_vec());
+            continue;
+        };
+        let l = &config.layers[0];
+        let latent = l.latent.expect("latent vectors");
+        let (keys, of_values) = (values(&tensor.name), values(&format!("{layer}.attn_v_b.weight")));
+        let heads = keys.chunks(latent.key_size * latent.rank);
+        let heads = heads.zip(of_values.chunks(latent.value_size * latent.rank));
+        let of_head = |(keys, values): (&[f32], &[f32])| -> Vec<f32> {
+            let column = |c: usize| keys.iter().skip(c).step_by(latent.key_size).copied();
+            (0..latent.key_size).flat_map(column).chain(values.iter().copied()).collect()
+        };
+        let rows = l.heads * (latent.key_size + latent.value_size);
+        let (name, shape) = (format!("{layer}.attn_kv_b.weight"), vec![latent.rank, rows]);
+        entries.push(Entry { name, shape, ty: GgmlType::F32 });
+        data.push(heads.flat_map(of_head).flat_map(|x| x.to_le_bytes()).collect());
+    }
+    let mut metadata: Vec<_> = gguf.metadata().to_vec();
+    for name in ["key_length", "value_length"] {
+        let of = |last: &str| format!("{}.attention.{last}", config.architecture);
+        let own = of(&format!("{name}_mla"));
+        let value = metadata.iter().find(|(key, _)| *key == own).map(|(_, value)| value.clone());
+        metadata.retain(|(key, _)| *key != own);
+        let usual = metadata.iter_mut().find(|(key, _)| *key == of(name)).expect("the usual key");
+        usual.1 = value.expect("its own key");
+    }
+    let mut out = Vec::new();
+    writer::write(&mut out, &metadata, &entries, |i, out| out.write_all(&data[i])).expect("memory");
     out
 }
 

@@ -7,7 +7,8 @@ use rand_chacha::ChaCha8Rng;
 use rullama_train::adapter::lora::{Slot, slots};
 use rullama_train::base::Module;
 use rullama_train::base::config::{
-    Activation, Config, DeltaNet, Experts, Gating, LayerConfig, LongRope, QueryGrowth, ShortConv, Yarn,
+    Activation, Config, DeltaNet, Experts, Gating, Latent, LayerConfig, LongRope, QueryGrowth, ShortConv,
+    Yarn,
 };
 use rullama_train::data::batch::{IGNORE, MicroBatch, Sample};
 use rullama_train::reference::embedding;
@@ -246,7 +247,14 @@ fn like_qwen35moe() -> Config {
 /// Experts whose weights are a softmax over all, beside a shared one: Qwen 1.5 and 2.
 fn like_qwen2moe() -> Config {
     let like = like_llama();
-    let experts = Some(Experts { count: 5, used: 2, width: 7, shared: true, gating: Gating::All });
+    let experts = Some(Experts {
+        count: 5,
+        used: 2,
+        width: 7,
+        shared: true,
+        gating: Gating::All,
+        ..Experts::default()
+    });
     let layer = |l: &LayerConfig| LayerConfig { experts, score_scale: 0.7, ..l.clone() };
     let layers = like.layers.iter().map(layer).collect();
     Config { layers, ..like }
@@ -275,7 +283,45 @@ fn like_lfm2moe() -> Config {
     Config { layers, ..like }
 }
 
-fn configs() -> [(&'static str, Config); 17] {
+/// Latent vectors with narrower values behind a dense layer, and with one for queries too before experts with a factor and a shared one without
+/// a gate: DeepSeek V2 Lite and GLM 4.7 Flash.
+fn like_deepseek2() -> Config {
+    let like = like_llama();
+    let plain = &like.layers[0];
+    let latent = Latent {
+        rank: 5,
+        query_rank: None,
+        turned: 4,
+        key_size: plain.head_size - 4,
+        value_size: 6,
+        apart: true,
+    };
+    let yarn = like_gpt_oss().layers[0].yarn.map(|yarn| Yarn { scale: 1.0, ..yarn });
+    let dense = LayerConfig {
+        kv_heads: plain.heads,
+        rotated: Some(4),
+        rope_factors: false,
+        yarn,
+        fused: vec![Module::AttnKvB],
+        latent: Some(latent),
+        ..plain.clone()
+    };
+    let experts = Experts {
+        count: 5,
+        used: 2,
+        width: 7,
+        shared: true,
+        ungated: true,
+        gating: Gating::Sigmoid,
+        scale: 1.8,
+    };
+    let latent = Latent { query_rank: Some(7), value_size: plain.head_size, ..latent };
+    let mixture = LayerConfig { latent: Some(latent), experts: Some(experts), ..dense.clone() };
+    let all = LayerConfig { experts: Some(Experts { gating: Gating::All, ..experts }), ..mixture.clone() };
+    Config { layers: vec![dense, mixture, all], ..like }
+}
+
+fn configs() -> [(&'static str, Config); 18] {
     [
         ("like e2b", like_e2b()),
         ("like 31b", like_31b()),
@@ -294,6 +340,7 @@ fn configs() -> [(&'static str, Config); 17] {
         ("like qwen2moe", like_qwen2moe()),
         ("like lfm2", like_lfm2()),
         ("like lfm2moe", like_lfm2moe()),
+        ("like deepseek2", like_deepseek2()),
     ]
 }
 

@@ -5,7 +5,7 @@ use rullama_train::base::config::Activation;
 use super::{added, assert_gradient, dot, norm, values};
 use rullama_train::reference::cross_entropy::Adjusted;
 use rullama_train::reference::{
-    attention, cross_entropy, embedding, gated, linear, lora, rms_norm, rope, short_conv,
+    attention, cross_entropy, embedding, gated, latent, linear, lora, rms_norm, rope, short_conv,
 };
 
 #[test]
@@ -62,6 +62,16 @@ fn short_conv_backward() {
         let dbcx = short_conv::backward(&dy, &bcx, &w, &starts);
         assert_gradient("dbcx", &dbcx, &bcx, |bcx| dot(&dy, &short_conv::forward(bcx, &w, &starts)));
     }
+}
+
+#[test]
+fn latent_backward() {
+    let (tokens, heads, own, shared, size) = (3, 2, 3, 2, 7);
+    let (x, turned) = (values(1, tokens * heads * own), values(2, tokens * shared));
+    let dy = values(3, tokens * heads * size);
+    let [down, dshared] = latent::backward(&dy, tokens, heads, [own, shared]);
+    assert_gradient("own", &down, &x, |x| dot(&dy, &latent::join(x, &turned, tokens, heads, size)));
+    assert_gradient("shared", &dshared, &turned, |s| dot(&dy, &latent::join(&x, s, tokens, heads, size)));
 }
 
 #[test]

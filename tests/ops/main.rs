@@ -23,6 +23,7 @@ mod half_heads;
 mod half_long;
 mod half_pairs;
 mod half_readers;
+mod latent;
 mod linear;
 mod lora;
 mod matvec;
@@ -112,7 +113,7 @@ const MANY: &[GgmlType] = &[
 ];
 const RARE: &[GgmlType] = &[IQ2_XXS, IQ2_XS, IQ3_S, IQ1_S, IQ1_M, TQ1_0, TQ2_0, NVFP4, Q1_0, Q2_0];
 
-const CASES: [Case; 144] = [
+const CASES: [Case; 145] = [
     case("adamw", "ten steps of adamw and sgd, with clipping", F32, adamw::ten_steps),
     case("adamw", "gradients that are not finite", F32, adamw::non_finite),
     case("argmax", "the likeliest token", F32, decoding::likeliest),
@@ -164,6 +165,7 @@ const CASES: [Case; 144] = [
     case("delta", "decays and rates of extreme size", F32, delta::extreme_gates),
     case("short_conv", "forward and backward", F32, short_conv::both_ways),
     case("short_conv", "in passes that continue each other", F32, short_conv::continued),
+    case("latent", "heads of latent vectors", F32, latent::both_ways),
     case("distill", "losses and gradients, both ways", F32, distill::both_ways),
     case("distill", "sums of the teacher", F32, distill::of_teacher),
     case("dropout", "masks", F32, elementwise::dropout_masks),

@@ -16,7 +16,8 @@ pub fn blocks(gpu: &Gpu) -> Outcome {
     for ty in GgmlType::SUPPORTED.into_iter().filter(|ty| random::makes(*ty)) {
         made += 1;
         let read = || -> Result<Vec<f64>, Failed> {
-            let matrix = Tensor { name: "random", ty, rows, cols, range: 4096..5000, interleaved: None };
+            let matrix =
+                Tensor { name: "random", ty, rows, cols, range: 4096..5000, order: None, side_by_side: 1 };
             let weight = random::weight(gpu, &matrix, [0..64, 64..rows].into_iter())?;
             let ids = gpu.upload("ids", &(0..rows as u32).collect::<Vec<_>>())?;
             let y = Block::output(gpu, (0, 0), cols, rows);

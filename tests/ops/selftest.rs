@@ -42,10 +42,11 @@ const ADAMW: (&str, &str) = ("adamw", "AdamW, clipping, norms");
 const LOSSES: (&str, &str) = ("cross_entropy", "losses, gradients, softcap");
 const ROUTER: (&str, &str) = ("experts", "router and groups");
 const SHARED: (&str, &str) = ("experts", "the gate of a shared one");
+const LATENT: (&str, &str) = ("latent", "heads of latent vectors");
 const SCALE: (&str, &str) = ("scale", "in place");
 
 /// Faults of drivers and kernels, planted in the kernels that every device runs.
-const FAULTS: [Planted; 57] = [
+const FAULTS: [Planted; 60] = [
     planted(
         "signs of eight values are read without the one that seven give",
         DECODERS,
@@ -297,6 +298,27 @@ const FAULTS: [Planted; 57] = [
         "short_conv/plain",
         "return sequence * (",
         "return 0u * sequence * (",
+    ),
+    planted(
+        "keys of a latent vector lack the part of all heads",
+        LATENT,
+        "latent/plain",
+        "if i < params.shared4 {",
+        "if i < 0u * params.shared4 {",
+    ),
+    planted(
+        "all heads have the first one's part of the gradient",
+        LATENT,
+        "latent/plain",
+        "heads[place(row, head, params.shared4 + i)]",
+        "heads[place(row, 0u * head, params.shared4 + i)]",
+    ),
+    planted(
+        "the gradient of the part of all heads is that of the last",
+        LATENT,
+        "latent/plain",
+        "total += heads",
+        "total = heads",
     ),
     planted(
         "the bias of a choice weighs",

@@ -155,6 +155,8 @@ pub fn kin(gpu: &Gpu) -> Result<(), Failed> {
         "glm4",
         "phi3",
         "hunyuan-dense",
+        "deepseek2",
+        "glm4moelite",
     ];
     compare(gpu, names.into_iter().map(golden_case).collect(), &WAYS[..1], &[])
 }

@@ -40,16 +40,18 @@ fn input(module: Module) -> usize {
     match module {
         Module::AttnQ | Module::AttnK | Module::AttnV => 0,
         Module::AttnQkv | Module::AttnGate | Module::SsmAlpha | Module::SsmBeta => 0,
-        Module::ShortconvInProj => 0,
-        Module::AttnOutput | Module::SsmOut | Module::ShortconvOutProj => 1,
-        Module::FfnGate | Module::FfnUp | Module::FfnGateUp => 2,
-        Module::FfnGateShexp | Module::FfnUpShexp => 2,
-        Module::FfnDown | Module::FfnDownShexp => 3,
-        Module::InpGate => 4,
-        Module::Proj => 5,
-        Module::FfnGateInp | Module::FfnGateInpShexp => 6,
-        Module::FfnGateUpExps => 7,
-        Module::FfnDownExps => 8,
+        Module::ShortconvInProj | Module::AttnQA | Module::AttnKvAMqa => 0,
+        Module::AttnQB => 1,
+        Module::AttnKvB | Module::AttnKB | Module::AttnVB => 2,
+        Module::AttnOutput | Module::SsmOut | Module::ShortconvOutProj => 3,
+        Module::FfnGate | Module::FfnUp | Module::FfnGateUp => 4,
+        Module::FfnGateShexp | Module::FfnUpShexp => 4,
+        Module::FfnDown | Module::FfnDownShexp => 5,
+        Module::InpGate => 6,
+        Module::Proj => 7,
+        Module::FfnGateInp | Module::FfnGateInpShexp => 8,
+        Module::FfnGateUpExps => 9,
+        Module::FfnDownExps => 10,
     }
 }
 
@@ -86,9 +88,9 @@ pub fn shared_expert_against_reference(gpu: &Gpu) -> Result<(), Failed> {
     compare(gpu, "qwen35moe")
 }
 
-/// Checks matrices that share an adapter: queries, keys and values, and gate and up.
+/// Checks matrices that share an adapter: queries, keys and values, and gate and up, and keys and values of latent vectors.
 pub fn fused_against_reference(gpu: &Gpu) -> Result<(), Failed> {
-    compare(gpu, "phi3")
+    ["phi3", "deepseek2", "glm4moelite"].into_iter().try_for_each(|name| compare(gpu, name))
 }
 
 /// Checks a mixture too: its router and its experts' own matrices are adapted.
@@ -99,7 +101,8 @@ pub fn experts_against_reference(gpu: &Gpu) -> Result<(), Failed> {
 fn compare(gpu: &Gpu, folder: &str) -> Result<(), Failed> {
     let [loss_allowed, gradient_allowed] = if gpu.kernels().tier() == Tier::F32 { EXACT } else { HALF };
     let g = Golden::read(&Path::new("tests/golden").join(folder));
-    let used = g.base.config().layers[0].experts.map_or(0, |experts| experts.used);
+    let experts = g.base.config().layers.iter().find_map(|l| l.experts);
+    let used = experts.map_or(0, |experts| experts.used);
     let model = Model::load(gpu, &g.base, 128).expect("the model fits");
     let samples = [g.second.clone()];
     let step = Step::new(&samples, &[vec![0]]);

@@ -2,7 +2,8 @@
 //!
 //! Tensors are named `<base tensor>.lora_a`, ne `[in, R]`, and `<base tensor>.lora_b`, ne `[R, out]`. Their bytes equal the
 //! matrices in memory. The matrices of experts follow each other, `[in, R, E]` and `[R, out, E]`, and `B` of their down
-//! projections is multiplied by the experts' scales.
+//! projections is multiplied by the experts' scales. Keys and values of a latent
+//! vector that the base has apart have an adapter for the matrix of each head.
 //!
 //! llama.cpp always scales by `adapter.lora.alpha / R`, so rank-stabilised scaling is converted to another alpha.
 //! Source: llama.cpp `src/llama-adapter.cpp`; its converter `convert_lora_to_gguf.py` writes the same tensors.
@@ -16,6 +17,7 @@ use half::f16;
 
 use super::assemble::{Names, Place, RankScale, Tensor, assemble, layer_and_rest};
 use super::gguf_joined as joined;
+use super::gguf_latent;
 use super::layout::{Half, MatrixLayout};
 use crate::adapter::lora::{Adapter, MAX_RANK, Pair, Slot};
 use crate::adapter::{Error, WriteOptions};
@@ -100,6 +102,17 @@ struct Stored<'a> {
 /// rows of `B`.
 fn stored<'a>(slot: &Slot, pair: &'a Pair, rank: usize, config: &Config) -> Vec<Stored<'a>> {
     let halves = [(Half::A, &pair.a), (Half::B, &pair.b)];
+    let l = &config.layers[slot.layer];
+    if let (Module::AttnKvB, Some(latent)) = (slot.module, l.latent.filter(|latent| latent.apart)) {
+        let parts = gguf_latent::parts(slot, pair, &latent, l.heads, rank);
+        let stored = |(slot, half, values)| Stored {
+            tensor: module_name(&slot),
+            slot,
+            half,
+            values: Cow::Owned(values),
+        };
+        return parts.into_iter().map(stored).collect();
+    }
     if joined::is_apart(slot, config) {
         let part = |(module, rows): (Module, Range<usize>)| {
             let part = Slot { module, out_features: rows.len(), ..*slot };
@@ -186,7 +199,8 @@ pub fn read(path: &Path, config: &Config, slots: Option<&[Slot]>) -> Result<Adap
     }
 
     let refuse = |problem: String| Error::Tensors { path: path.into(), problem };
-    let joined = joined::join(&gguf, config).map_err(refuse)?;
+    let mut joined = joined::join(&gguf, config).map_err(refuse)?;
+    joined.extend(gguf_latent::join(&gguf, config).map_err(refuse)?);
     let is_joined = |name: &String| joined.iter().any(|joined| joined.of.contains(name));
     let alone = gguf.tensors().iter().filter(|t| !is_joined(&t.name)).map(|t| Tensor {
         name: &t.name,

@@ -22,6 +22,11 @@ pub(super) fn is_apart(slot: &Slot, config: &Config) -> bool {
     l.fused.contains(&slot.module) && !l.fused_in_file.contains(&slot.module)
 }
 
+/// Whether the module's tensors are those of a latent vector, which [`super::gguf_latent`] joins.
+fn is_latent(module: Module) -> bool {
+    module == Module::AttnKvB
+}
+
 /// A matrix put together from those of several tensors.
 pub(super) struct Joined {
     pub name: String,
@@ -39,7 +44,7 @@ pub(super) fn join(gguf: &Gguf, config: &Config) -> Result<Vec<Joined>, String> 
         let split = is_split(Module::FfnGateUpExps, layer, config);
         let experts = split.then(|| (Module::FfnGateUpExps, SPLIT.to_vec()));
         let parts = |module: &Module| module.fused().iter().map(|part| part.gguf_name()).collect();
-        let apart = l.fused.iter().filter(|module| !l.fused_in_file.contains(module));
+        let apart = l.fused.iter().filter(|module| !l.fused_in_file.contains(module) && !is_latent(**module));
         for (module, parts) in experts.into_iter().chain(apart.map(|module| (*module, parts(module)))) {
             for half in HALVES {
                 joined.extend(join_half(gguf, (layer, module, half), &parts)?);

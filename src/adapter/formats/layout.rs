@@ -8,7 +8,7 @@ use super::heads;
 pub(in crate::adapter) use super::heads::Half;
 use crate::adapter::lora::Slot;
 use crate::base::Module;
-use crate::base::config::{Config, DeltaNet, Interleaved};
+use crate::base::config::{Config, DeltaNet, Interleaved, LayerConfig, RowOrder};
 use crate::families::{self, AdapterNames};
 
 /// Properties of a model on which the order of values in transformers and mlx-lm depends.
@@ -17,9 +17,13 @@ pub(in crate::adapter) struct Order {
     pub names: &'static AdapterNames,
     /// The delta nets of its layers, which are all alike.
     delta: Option<DeltaNet>,
-    /// The order of the rows of queries and keys, where it is not that of memory.
-    pairs: Option<Interleaved>,
+    /// The orders of the rows of [`SORTED`], where they are not those of memory.
+    rows: [Option<RowOrder>; SORTED.len()],
 }
+
+/// The modules whose rows may have another order than in memory.
+const SORTED: [Module; 5] =
+    [Module::AttnQ, Module::AttnK, Module::AttnQB, Module::AttnKvAMqa, Module::AttnKvB];
 
 impl Order {
     pub fn of(config: &Config) -> Order {
@@ -27,13 +31,13 @@ impl Order {
         Order {
             names: families::names(config),
             delta: config.layers.iter().find_map(|l| l.delta),
-            pairs: first.and_then(|l| l.row_order()),
+            rows: SORTED.map(|module| first.and_then(|l| l.row_order(module))),
         }
     }
 
     /// The order of the rows of `slot`, where it is not that of memory.
-    fn pairs(&self, slot: &Slot) -> Option<Interleaved> {
-        self.pairs.filter(|_| is_turned(slot))
+    fn rows(&self, slot: &Slot) -> Option<RowOrder> {
+        self.rows[SORTED.iter().position(|module| *module == slot.module)?]
     }
 }
 
@@ -85,8 +89,8 @@ impl MatrixLayout {
             (MatrixLayout::Mlx, Half::A) => Cow::Owned(transpose(&in_order(), slot.in_features)),
             (MatrixLayout::Mlx, Half::B) => Cow::Owned(transpose(&in_order(), rank)),
             (MatrixLayout::Rows, _) => in_order(),
-            (MatrixLayout::Gguf, Half::B) => match interleaved(slot, config) {
-                Some(order) => Cow::Owned(interleave(values, rank, order)),
+            (MatrixLayout::Gguf, Half::B) => match in_base(slot, config) {
+                Some(order) => Cow::Owned(stored_rows(values, rank, order)),
                 None => scaled(values, slot, config, |b, scale| b * scale),
             },
             _ => Cow::Borrowed(values),
@@ -104,12 +108,12 @@ impl MatrixLayout {
         if let Some(moved) = order.delta.and_then(|delta| heads::side_by_side(half, values, slot, &delta)) {
             return Cow::Owned(moved);
         }
-        if let (Half::B, Some(pairs)) = (half, order.pairs(slot)) {
-            return Cow::Owned(interleave(values, rank, pairs));
+        if let (Half::B, Some(rows)) = (half, order.rows(slot)) {
+            return Cow::Owned(stored_rows(values, rank, rows));
         }
         match half {
             Half::B if alternate(slot, order.names) => {
-                let alternating = interleave(values, rank, Interleaved::whole(slot.out_features));
+                let alternating = stored_rows(values, rank, alternating(slot));
                 Cow::Owned(transpose(&alternating, slot.out_features * rank))
             }
             Half::B if slot.experts > 1 => Cow::Owned(transpose(values, slot.out_features * rank)),
@@ -128,8 +132,8 @@ impl MatrixLayout {
     ) -> Vec<f32> {
         let undo = |b: f32, scale: f32| if scale == 0.0 { 0.0 } else { b / scale };
         let order = Order::of(config);
-        let in_order = |values: Vec<f32>| match (order.pairs(slot), half) {
-            (Some(pairs), Half::B) => halve(&values, values.len() / slot.out_features, pairs),
+        let in_order = |values: Vec<f32>| match (order.rows(slot), half) {
+            (Some(rows), Half::B) => rows.sorted(&values, values.len() / slot.out_features),
             _ => order.delta.and_then(|delta| heads::apart(half, &values, slot, &delta)).unwrap_or(values),
         };
         match (self, half) {
@@ -138,12 +142,12 @@ impl MatrixLayout {
             (MatrixLayout::Rows, Half::B) if slot.experts > 1 => {
                 let values = transpose(&values, slot.experts);
                 match alternate(slot, order.names) {
-                    true => halve(&values, columns / slot.experts, Interleaved::whole(slot.out_features)),
+                    true => alternating(slot).sorted(&values, columns / slot.experts),
                     false => values,
                 }
             }
-            (MatrixLayout::Gguf, Half::B) => match interleaved(slot, config) {
-                Some(order) => halve(&values, columns, order),
+            (MatrixLayout::Gguf, Half::B) => match in_base(slot, config) {
+                Some(order) => order.sorted(&values, columns),
                 None => scaled(&values, slot, config, undo).into_owned(),
             },
             _ => values,
@@ -195,29 +199,26 @@ fn scaled<'a>(b: &'a [f32], slot: &Slot, config: &Config, f: impl Fn(f32, f32) -
     Cow::Owned(b.chunks_exact(b.len() / slot.experts).zip(scales).flat_map(of_expert).collect())
 }
 
-/// The order of the rows of a slot whose base's file has those of heads interleaved.
-fn interleaved(slot: &Slot, config: &Config) -> Option<Interleaved> {
-    config.layers[slot.layer].row_order().filter(|_| is_turned(slot))
+/// The order of the rows of a slot in the base's file, where it is not that of memory. Keys and values of a latent vector that are apart there
+/// have files of their own order ([`super::gguf_latent`]).
+fn in_base(slot: &Slot, config: &Config) -> Option<RowOrder> {
+    let l: &LayerConfig = &config.layers[slot.layer];
+    let apart = slot.module == Module::AttnKvB && l.latent.is_some_and(|latent| latent.apart);
+    l.row_order(slot.module).filter(|_| SORTED.contains(&slot.module) && !apart)
 }
 
-/// Whether rotary embedding turns what the slot's matrix makes.
-fn is_turned(slot: &Slot) -> bool {
-    matches!(slot.module, Module::AttnQ | Module::AttnK)
+/// The order of rows of gate and up in turn.
+fn alternating(slot: &Slot) -> RowOrder {
+    RowOrder::Pairs(Interleaved::whole(slot.out_features))
 }
 
-/// `B` with rows in turn, as the heads of some files, and the gate and up of some models.
-fn interleave(b: &[f32], rank: usize, order: Interleaved) -> Vec<f32> {
+/// `B` with its rows in the order of files.
+fn stored_rows(b: &[f32], rank: usize, order: RowOrder) -> Vec<f32> {
     let mut stored = vec![0.0; b.len()];
     for (row, values) in b.chunks_exact(rank).enumerate() {
         stored[order.stored(row) * rank..][..rank].copy_from_slice(values);
     }
     stored
-}
-
-/// Undoes [`interleave`].
-fn halve(stored: &[f32], rank: usize, order: Interleaved) -> Vec<f32> {
-    let row = |row: usize| &stored[order.stored(row) * rank..][..rank];
-    (0..stored.len() / rank).flat_map(row).copied().collect()
 }
 
 /// Whether transformers has the rows of `slot`'s gate and up in turn.

@@ -3,6 +3,7 @@
 pub(super) mod assemble;
 pub mod gguf;
 mod gguf_joined;
+mod gguf_latent;
 mod heads;
 pub(super) mod layout;
 pub(super) mod left_out;

@@ -375,7 +375,7 @@ pub(super) static NAMES: AdapterNames = AdapterNames {
     where_fused: None,
 };
 
-const MIXTURE: MixturePaths = MixturePaths {
+pub(super) const MIXTURE: MixturePaths = MixturePaths {
     router: ("mlp.gate", &["mlp.gate"]),
     gate_up: ("mlp.experts.gate_up_proj", &["mlp.switch_mlp.gate_proj", "mlp.switch_mlp.up_proj"]),
     down: ("mlp.experts.down_proj", &["mlp.switch_mlp.down_proj"]),

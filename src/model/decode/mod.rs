@@ -9,6 +9,7 @@
 mod adapter;
 mod branch;
 mod delta;
+mod latent;
 mod lengths;
 mod pass;
 mod scores;

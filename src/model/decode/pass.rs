@@ -77,7 +77,10 @@ impl<'a> Decoder<'a> {
         let (w, config) = (self.w, self.w.model.config());
         let (l, lw) = (&config.layers[layer], &self.w.model.layers[layer]);
         let matrices = self.qkv(layer);
-        let mut products = self.products(rec, layer, Input::AttnNormed, &w.normed, &matrices, rows);
+        let mut products = match &lw.latent {
+            Some(latent) => self.of_latent(rec, layer, latent, rows),
+            None => self.products(rec, layer, Input::AttnNormed, &w.normed, &matrices, rows),
+        };
         let (mut q_norm, mut k_norm) = (&lw.attn_q_norm, lw.attn_k_norm.as_ref());
         let nothing = Norm::identity(l.head_size);
         if l.output_gate || l.qk_norm_of_rows {
@@ -123,17 +126,21 @@ impl<'a> Decoder<'a> {
             output_gate::forward(&mut self.long(rec, rows), &y, &x, &both, heads);
             attention = gated;
         }
+        attention = self.without_zeros(rec, layer, attention, rows);
 
         let output = lw.attn_output.as_ref().expect("the layer has attention");
         let y = self.products(rec, layer, Input::Attention, &attention, &[output], rows);
         self.attention_end(rec, layer, &y, rows);
     }
 
-    /// The matrices of queries, keys and values, or that of a short convolution's input; none where there is a delta net.
-    fn qkv(&self, layer: usize) -> Vec<&'a Weight> {
+    /// The matrices of queries, keys and values, those of latent vectors, or that of a short convolution's input; none where there is a delta net.
+    pub(super) fn qkv(&self, layer: usize) -> Vec<&'a Weight> {
         let (l, lw) = (&self.w.model.config().layers[layer], &self.w.model.layers[layer]);
         if let Some(conv) = &lw.short_conv {
             return vec![&conv.in_proj];
+        }
+        if let Some(latent) = &lw.latent {
+            return vec![latent.q_a.as_ref().map_or(&latent.q, |(q_a, _)| q_a), &latent.kv_a];
         }
         let own = lw.attn_k.iter().chain(&lw.attn_v).filter(|_| l.kv_donor.is_none());
         lw.attn_q.iter().chain(own).collect()
@@ -168,31 +175,7 @@ impl<'a> Decoder<'a> {
         };
         if let (Some(experts), Some((acts, scratch))) = (&lw.experts, &w.experts) {
             self.experts(rec, layer, experts, acts, scratch, rows);
-            let (sum, output) = (acts.sum.rows(), acts.output.rows());
-            let of_experts = match (&experts.beside, &lw.dense) {
-                (Beside::Norms([first, second]), _) => {
-                    // The sum of the two norms starts at zero; the first one includes the adapter's term.
-                    rec.clear(&sum.buffer, (rows * sum.stride * 4) as u64);
-                    block_end::forward(rec, sum, normed, &y, End::of(first), rows);
-                    block_end::forward(
-                        rec,
-                        sum,
-                        normed,
-                        &Unfinished::of(output, None),
-                        End::of(second),
-                        rows,
-                    );
-                    sum
-                }
-                (Beside::Gate(_), Some(dense)) => {
-                    let shared = self.add_terms(rec, y, &[&dense.down], rows).into();
-                    let p = &mut self.long(rec, rows);
-                    shared::forward(p, &acts.sum, &acts.output, &shared, &acts.shared_scores);
-                    sum
-                }
-                _ => output,
-            };
-            y = Unfinished::of(of_experts, None);
+            y = self.beside_experts(rec, experts, acts, lw.dense.as_ref(), y, rows);
         }
         let norm = &lw.post_ffw_norm;
         let last = End { scale, next, ..End::of(norm) };
@@ -208,6 +191,41 @@ impl<'a> Decoder<'a> {
         let ended = end.is_some();
         let y = self.per_layer_branch(rec, layer, branch, end, rows);
         block_end::forward(rec, stream, normed, &y, End { norm: &branch.post_norm, ended, ..last }, rows);
+    }
+
+    /// The sum of the experts' output in `acts` and of that of a dense feed-forward block, `y`.
+    fn beside_experts<'y>(
+        &self,
+        rec: &mut Recorder<'a>,
+        experts: &Experts,
+        acts: &ExpertActs,
+        dense: Option<&Dense>,
+        y: Unfinished<'y>,
+        rows: usize,
+    ) -> Unfinished<'y> {
+        let normed = &self.w.normed;
+        let (sum, output) = (acts.sum.rows(), acts.output.rows());
+        let of_experts = match (&experts.beside, dense) {
+            (Beside::Norms([first, second]), _) => {
+                // The sum of the two norms starts at zero; the first one includes the adapter's term.
+                rec.clear(&sum.buffer, (rows * sum.stride * 4) as u64);
+                block_end::forward(rec, sum, normed, &y, End::of(first), rows);
+                block_end::forward(rec, sum, normed, &Unfinished::of(output, None), End::of(second), rows);
+                sum
+            }
+            (Beside::Gate(_), Some(dense)) => {
+                let shared = self.add_terms(rec, y, &[&dense.down], rows).into();
+                let p = &mut self.long(rec, rows);
+                shared::forward(p, &acts.sum, &acts.output, &shared, &acts.shared_scores);
+                sum
+            }
+            (Beside::Sum(norm), Some(_)) => {
+                block_end::forward(rec, output, normed, &y, End::of(norm), rows);
+                output
+            }
+            _ => output,
+        };
+        Unfinished::of(of_experts, None)
     }
 
     /// The dense feed-forward block, from `normed` to its output.

@@ -2,7 +2,7 @@
 
 use super::lengths::{Lengths, buffer, rows};
 use super::step::{STEP, Step};
-use super::{adapter, delta, state_shape};
+use super::{adapter, delta, latent, state_shape};
 use crate::adapter::lora::Slot;
 use crate::base::config::{Config, Experts, LayerConfig};
 use crate::base::{Base, Tensor};
@@ -50,15 +50,18 @@ impl Sizes {
         let products = widest(&|l| {
             let queries = if l.output_gate { 2 * l.heads } else { l.heads };
             let heads = (queries + if l.kv_donor.is_none() { 2 * l.kv_heads } else { 0 }) * l.head_size;
-            heads.max(2 * l.ffn_width).max(d).max(p).max(3 * l.short_conv.map_or(0, |conv| conv.channels))
+            let of_latent = l.latent.map_or(0, |latent| latent.query_rank.unwrap_or(0) + latent.both());
+            let of_conv = 3 * l.short_conv.map_or(0, |conv| conv.channels);
+            heads.max(2 * l.ffn_width).max(d).max(p).max(of_conv).max(l.heads * l.head_size + of_latent)
         });
         let wide = widest(&|l| {
             let of_state = l.delta.map(|net| net.values()).or(l.short_conv.map(|conv| conv.channels));
-            (l.heads * l.head_size).max(l.ffn_width).max(p).max(of_state.unwrap_or(0))
+            let of_latent = l.latent.map_or(0, |latent| latent.query_rank.unwrap_or(0).max(latent.rank));
+            (l.heads * l.head_size).max(l.ffn_width).max(p).max(of_state.unwrap_or(0)).max(of_latent)
         });
         let of_experts = |shape: Experts| {
             // The router and a shared expert's score read the same input.
-            let members = |input| if shape.shared && input == Input::RouterNormed { 2 } else { 1 };
+            let members = |input| if shape.scores_shared() && input == Input::RouterNormed { 2 } else { 1 };
             let z = PerInput::new(|input| members(input) * rank);
             (shape, LayerWidths { width: d, z, ..LayerWidths::default() })
         };
@@ -123,6 +126,7 @@ impl Sizes {
             + self.operands(d)
             + self.experts(gpu, d)
             + delta::Buffers::bytes_of(config, chunk, self.rank)
+            + latent::Buffers::bytes_of(config, chunk)
             + Parts::bytes_of(gpu, heads, queries)
     }
 }

@@ -1,6 +1,7 @@
 //! The buffers of one pass.
 
 use super::delta;
+use super::latent;
 use super::lengths::Lengths;
 use super::sizes::Sizes;
 use super::step::{STEP, Step};
@@ -47,7 +48,8 @@ pub struct Workspace<'a> {
     pub(super) scratch: Scratch,           // for long passes
     pub(super) experts: Option<(ExpertActs, ExpertScratch)>,
     pub(super) delta: Option<delta::Buffers>,
-    bytes: u64, // of `scratch`, `experts` and `delta`
+    pub(super) latent: Option<latent::Buffers>,
+    bytes: u64, // of `scratch`, `experts`, `delta` and `latent`
     pub(super) parts: Parts,
     pub(super) logits: Rows, // [1, V]
     pub(super) argmax: Argmax,
@@ -114,8 +116,9 @@ impl<'a> Workspace<'a> {
         };
         let experts = sizes.experts.as_ref().map(experts).transpose()?;
         let delta = delta::Buffers::new(gpu, config, chunk, sizes.rank)?;
-        let of_delta = delta.as_ref().map_or(0, delta::Buffers::bytes);
-        let [heads, queries] = sizes.queries;
+        let latent = latent::Buffers::new(gpu, config, chunk)?;
+        let mixers =
+            delta.as_ref().map_or(0, delta::Buffers::bytes) + latent::Buffers::bytes_of(config, chunk);
         let integers = sizes.integers(gpu, config).map(|[normed, gated]| -> Result<_, GpuError> {
             Ok([Integers::new(gpu, normed)?, Integers::new(gpu, gated)?])
         });
@@ -138,8 +141,9 @@ impl<'a> Workspace<'a> {
             scratch: Scratch::for_products(gpu, operands)?,
             experts,
             delta,
-            bytes: sizes.operands(d) + sizes.experts(gpu, d) + of_delta,
-            parts: Parts::new(gpu, heads, queries)?,
+            latent,
+            bytes: sizes.operands(d) + sizes.experts(gpu, d) + mixers,
+            parts: Parts::new(gpu, sizes.queries[0], sizes.queries[1])?,
             logits: Rows::new(gpu, "logits", 1, config.vocab)?,
             argmax: Argmax::new(gpu)?,
             logits_staging: gpu.staging((config.vocab * 4) as u64),

@@ -50,7 +50,8 @@ impl Experts {
     pub async fn load(upload: &Upload<'_, '_>, layer: usize) -> Result<Experts, GpuError> {
         let (gpu, base) = (upload.gpu, upload.base);
         let shape = &base.config().layers[layer];
-        let count = shape.experts.map_or(0, |experts| experts.count);
+        let experts = shape.experts.unwrap_or_default();
+        let count = experts.count;
         let eps = base.config().rms_eps;
         let name = |last: &str| format!("blk.{layer}.{last}");
         let mut gate_up = Vec::new();
@@ -61,8 +62,8 @@ impl Experts {
         let has_norms = shape.has_expert_norms();
         let norm = |last: &str| upload.norm(&name(last), eps);
         let scales = match shape.expert_scales.as_slice() {
-            [] => vec![1.0; count],
-            scales => scales.to_vec(),
+            [] => vec![experts.scale; count],
+            scales => scales.iter().map(|scale| scale * experts.scale).collect(),
         };
         let stride = scales.len().next_multiple_of(4);
         Ok(Experts {
@@ -72,8 +73,8 @@ impl Experts {
                 false => norm("ffn_norm")?,
             },
             router: upload.matrix(&name("ffn_gate_inp")).await?,
-            selection: match shape.experts.map(|experts| experts.gating) {
-                Some(Gating::Sigmoid) => {
+            selection: match experts.gating {
+                Gating::Sigmoid => {
                     let values = base.vector(&name("exp_probs_b.bias"));
                     let stride = values.len().next_multiple_of(4);
                     Some(Rows { buffer: gpu.upload("biases of the choice", &values)?, stride, start: 0 })
@@ -89,6 +90,7 @@ impl Experts {
             scales: Rows { buffer: gpu.upload("scales of experts", &scales)?, stride, start: 0 },
             input_norm: norm(if has_norms { "pre_ffw_norm_2" } else { "ffn_norm" })?,
             beside: match shape.has_shared_expert() {
+                true if experts.ungated => Beside::Sum(Norm::identity(base.config().width)),
                 true => Beside::Gate(upload.matrix(&name(Module::FfnGateInpShexp.gguf_name())).await?),
                 false if has_norms => Beside::Norms([norm("post_ffw_norm_1")?, norm("post_ffw_norm_2")?]),
                 false => Beside::Nothing,

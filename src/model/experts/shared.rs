@@ -1,4 +1,4 @@
-//! A dense feed-forward block beside the experts: a sum of norms, or a shared expert with a gate.
+//! A dense feed-forward block beside the experts: a sum of norms, or a shared expert with or without a gate.
 
 use super::Experts;
 use crate::memory::{ExpertActs, ExpertScratch};
@@ -16,6 +16,8 @@ pub enum Beside {
     Norms([Norm; 2]),
     /// It is a shared expert. The matrix `[1, D]` scores it.
     Gate(Weight),
+    /// It is a shared expert without scores, whose output is added as it is. This is the norm that passes it on.
+    Sum(Norm),
 }
 
 impl Experts {
@@ -34,6 +36,10 @@ impl Experts {
                 rms_norm::forward_add(p, &acts.sum, &acts.output, experts_norm, &scratch.normed);
             }
             Beside::Gate(_) => shared::forward(p, &acts.sum, &acts.output, down, &acts.shared_scores),
+            Beside::Sum(norm) => {
+                let down: Act = down.f32(p.rec.now(), p.tokens).into();
+                rms_norm::forward_add(p, &acts.sum, &down, norm, &acts.output);
+            }
         }
         &acts.sum
     }
@@ -56,6 +62,10 @@ impl Experts {
                 rms_norm::backward(p, dsum, dhidden, &acts.sum, norm);
                 rms_norm::backward(p, dexperts, dsum, &acts.output, experts_norm);
             }
+            Beside::Sum(_) => {
+                rms_norm::backward(p, dsum, dhidden, &acts.sum, norm);
+                rms_norm::backward(p, dexperts, dhidden, &acts.sum, norm);
+            }
             Beside::Gate(_) => {
                 rms_norm::backward(p, dsum, dhidden, &acts.sum, norm);
                 rms_norm::backward(p, dexperts, dhidden, &acts.sum, norm);
@@ -76,6 +86,7 @@ impl Experts {
         match &self.beside {
             Beside::Nothing => {}
             Beside::Norms([dense_norm, _]) => rms_norm::backward(p, ddown, dsum, down, dense_norm),
+            Beside::Sum(norm) => rms_norm::backward(p, ddown, dsum, down, norm),
             Beside::Gate(_) => {
                 let ddown = ddown.clone().with_staging(scratch.normed.rows().clone());
                 shared::backward(p, &ddown, dsum, &acts.shared_scores);

@@ -13,6 +13,7 @@ pub mod grouped_coop16;
 mod matrices;
 pub mod tiled;
 pub mod tiling;
+pub mod transposed;
 pub mod tune;
 pub mod with_adapter;
 

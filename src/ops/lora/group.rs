@@ -11,6 +11,10 @@ use crate::ops::dropout::Mask;
 pub enum Input {
     /// The output of `attn_norm`, read by q, k and v, or by all but the last matrix of a delta net or a short convolution.
     AttnNormed,
+    /// The latent vectors of queries.
+    QueryLatent,
+    /// The latent vectors of keys and values.
+    Latent,
     /// The output of attention, a delta net or a short convolution.
     Attention,
     /// The output of `ffn_norm`, read by gate and up.
@@ -31,8 +35,10 @@ pub enum Input {
 
 impl Input {
     /// Every input, in the order of a layer.
-    pub const ALL: [Input; 9] = [
+    pub const ALL: [Input; 11] = [
         Input::AttnNormed,
+        Input::QueryLatent,
+        Input::Latent,
         Input::Attention,
         Input::FfnNormed,
         Input::Gated,
@@ -48,7 +54,9 @@ impl Input {
         match module {
             Module::AttnQ | Module::AttnK | Module::AttnV => Input::AttnNormed,
             Module::AttnQkv | Module::AttnGate | Module::SsmAlpha | Module::SsmBeta => Input::AttnNormed,
-            Module::ShortconvInProj => Input::AttnNormed,
+            Module::ShortconvInProj | Module::AttnQA | Module::AttnKvAMqa => Input::AttnNormed,
+            Module::AttnQB => Input::QueryLatent,
+            Module::AttnKvB | Module::AttnKB | Module::AttnVB => Input::Latent,
             Module::AttnOutput | Module::SsmOut | Module::ShortconvOutProj => Input::Attention,
             Module::FfnGate | Module::FfnUp | Module::FfnGateUp => Input::FfnNormed,
             Module::FfnGateShexp | Module::FfnUpShexp => Input::FfnNormed,
@@ -64,7 +72,7 @@ impl Input {
 
 /// A value for each [`Input`].
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct PerInput<T>([T; 9]);
+pub struct PerInput<T>([T; 11]);
 
 impl<T> PerInput<T> {
     /// The value that `of` gives for each input.

@@ -100,7 +100,7 @@ const ATTENTION: &[Variant] =
     &[Variant::F32, Variant::Plain, Variant::F16, Variant::Coop8, Variant::Coop16, Variant::Cuda];
 
 /// Every op.
-pub static OPS: [Op; 35] = [
+pub static OPS: [Op; 36] = [
     op("adamw", Kind::Optimizer, F32, &[]),
     op("argmax", Kind::Other, F32, &[]),
     op(
@@ -173,6 +173,7 @@ pub static OPS: [Op; 35] = [
         &[Variant::Packed],
         &[("coop16", heads_forward), ("coop16_backward", heads_backward)],
     ),
+    op("latent", Kind::Other, F32, &[]),
     op(
         "linear",
         Kind::Product,

@@ -50,6 +50,8 @@ pub struct LayerActivations {
     pub lse: Vec<f64>,
     /// Activations within the delta net; `None` in layers with attention.
     pub delta: Option<DeltaActivations>,
+    /// Latent vectors; `None` in layers without.
+    pub latent: Option<LatentActivations>,
     /// Activations within the short convolution; `None` in other layers.
     pub short_conv: Option<ShortConvActivations>,
     /// Output projection before `post_attention_norm`, `[T, D]`.
@@ -109,6 +111,19 @@ pub struct DeltaActivations {
     pub output: Vec<f64>,
     /// Input of the output projection, `[T, Hv, K]`.
     pub gated: Vec<f64>,
+}
+
+/// Latent vectors of queries, and of keys and values.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct LatentActivations {
+    /// Those of queries, `[T, Rq]`; empty without.
+    pub queries: Vec<f64>,
+    /// Their norm, `[T, Rq]`.
+    pub queries_normed: Vec<f64>,
+    /// Those of keys and values, `[T, Rk]`.
+    pub vectors: Vec<f64>,
+    /// Their norm, `[T, Rk]`.
+    pub normed: Vec<f64>,
 }
 
 /// Activations within a short convolution of `C` channels.

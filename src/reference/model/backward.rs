@@ -5,7 +5,8 @@ use super::{Activations, Gradients, Model, Pair, norm_if_backward};
 use crate::base::Module;
 use crate::data::batch::MicroBatch;
 use crate::reference::{
-    add_scaled, attention, cross_entropy, embedding, experts, gated, linear, lora, rms_norm, rope, router,
+    add_scaled, attention, cross_entropy, embedding, experts, gated, latent, linear, lora, rms_norm, rope,
+    router,
 };
 
 /// Gradients of the keys and values of each layer that computes its own, `[T, G, K]`. The layer's own attention and the layers
@@ -124,6 +125,9 @@ impl Model<'_> {
         let x = &a.gated_attention;
         let mut dattention =
             self.adapted_backward(layer, Module::AttnOutput, doutput, x, &w.attn_output, acts, grads);
+        if l.latent.is_some() {
+            dattention = latent::join(&dattention, &[], batch.len(), l.heads, size);
+        }
         let mut dgate = Vec::new();
         if l.output_gate {
             (dattention, dgate) = gated::sigmoid_backward(&dattention, &a.attention, &a.attn_gate);
@@ -162,6 +166,12 @@ impl Model<'_> {
         if l.output_gate {
             let heads = dq.chunks_exact(size).zip(dgate.chunks_exact(size));
             dq = heads.flat_map(|(dq, dgate)| [dq, dgate].concat()).collect();
+        }
+        if let Some(latent) = &w.latent {
+            let mut dk = shared.dk[layer].clone();
+            l.scale_turned(&mut dk, k_turn.scale);
+            let dk = heads_backward(&dk, &a.attn_k, None, of_keys, l.kv_heads);
+            return self.latent_backward(layer, latent, [dq, dk, shared.dv[layer].clone()], acts, grads);
         }
         let mut dnormed =
             self.adapted_backward(layer, Module::AttnQ, &dq, &a.attn_normed, &w.attn_q, acts, grads);
@@ -253,6 +263,9 @@ impl Model<'_> {
             let (module, x) = (Module::FfnGateInpShexp, &a.ffn_normed);
             let dx = self.adapted_backward(layer, module, &dscore, x, gate, acts, grads);
             add_scaled(&mut dnormed, 1.0, &dx);
+        }
+        if l.shared && l.ungated {
+            ddown = dsum;
         }
         let dx = norm_if_backward(&dnormed, &a.after_attention, router_norm.as_ref(), d, eps);
         add_scaled(dh, 1.0, &dx);

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::activations::{Activations, ExpertActivations, LayerActivations};
+use super::latent::first_of_heads;
 use super::{Model, norm_if};
 use crate::adapter::lora::Slot;
 use crate::base::Module;
@@ -148,7 +149,7 @@ impl Model<'_> {
         let (size, eps) = (l.head_size, self.eps());
         let [of_queries, of_keys] = l.qk_norm_sizes();
         let [q_turn, k_turn] = self.config.rotary(layer, longest(batch));
-        a.attn_q = self.adapted(layer, Module::AttnQ, &a.attn_normed, &w.attn_q, z);
+        self.raw_heads(layer, a, z);
         if l.output_gate {
             (a.attn_q, a.attn_gate) = halves_of_heads(&a.attn_q, size);
         }
@@ -160,12 +161,6 @@ impl Model<'_> {
         self.scale_queries(layer, batch, &mut a.q);
         l.scale_turned(&mut a.q, k_turn.scale);
         if l.kv_donor.is_none() {
-            let attn_k = w.attn_k.as_ref().expect("a layer without donor has attn_k");
-            a.attn_k = self.adapted(layer, Module::AttnK, &a.attn_normed, attn_k, z);
-            a.attn_v = match &w.attn_v {
-                Some(attn_v) => self.adapted(layer, Module::AttnV, &a.attn_normed, attn_v, z),
-                None => a.attn_k.clone(),
-            };
             a.k = match l.qk_norm_behind {
                 true => norm_if(&turn(&a.attn_k, l.kv_heads), w.attn_k_norm.as_ref(), of_keys, eps),
                 false => turn(&norm_if(&a.attn_k, w.attn_k_norm.as_ref(), of_keys, eps), l.kv_heads),
@@ -188,9 +183,29 @@ impl Model<'_> {
         }
         a.gated_attention = match l.output_gate {
             true => gated::sigmoid_forward(&a.attention, &a.attn_gate),
-            false => a.attention.clone(),
+            false => first_of_heads(&a.attention, size, l.attention_width() / l.heads),
         };
         self.adapted(layer, Module::AttnOutput, &a.gated_attention, &w.attn_output, z)
+    }
+
+    /// Queries, keys and values before norms and rotary embedding; the last two where the layer makes its own.
+    fn raw_heads(&self, layer: usize, a: &mut LayerActivations, z: &mut BTreeMap<Slot, Vec<f64>>) {
+        let (l, w) = (&self.config.layers[layer], &self.weights.layers[layer]);
+        if let Some(latent) = &w.latent {
+            let (inner, heads) = self.latent_forward(layer, latent, &a.attn_normed, z);
+            [a.attn_q, a.attn_k, a.attn_v] = heads;
+            a.latent = Some(inner);
+            return;
+        }
+        a.attn_q = self.adapted(layer, Module::AttnQ, &a.attn_normed, &w.attn_q, z);
+        if l.kv_donor.is_none() {
+            let attn_k = w.attn_k.as_ref().expect("a layer without donor has attn_k");
+            a.attn_k = self.adapted(layer, Module::AttnK, &a.attn_normed, attn_k, z);
+            a.attn_v = match &w.attn_v {
+                Some(attn_v) => self.adapted(layer, Module::AttnV, &a.attn_normed, attn_v, z),
+                None => a.attn_k.clone(),
+            };
+        }
     }
 
     /// The router and the experts, and the sum of their output and that of the feed-forward block, if there is one.
@@ -218,7 +233,7 @@ impl Model<'_> {
             self.adapted(layer, Module::FfnGateInpShexp, &a.ffn_normed, gate, z)
         });
         let sum = match &w.norms {
-            _ if l.shared => {
+            _ if l.scores_shared() => {
                 let mut sum = gated::rows_forward(&a.ffn_down, &shared_score);
                 add_scaled(&mut sum, 1.0, &output);
                 sum
@@ -227,6 +242,11 @@ impl Model<'_> {
                 let mut sum = rms_norm::forward(&a.ffn_down, Some(&norms.post_ffw_norm_1), d, eps);
                 let normed = rms_norm::forward(&output, Some(&norms.post_ffw_norm_2), d, eps);
                 add_scaled(&mut sum, 1.0, &normed);
+                sum
+            }
+            None if l.shared => {
+                let mut sum = a.ffn_down.clone();
+                add_scaled(&mut sum, 1.0, &output);
                 sum
             }
             None => output.clone(),

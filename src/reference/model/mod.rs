@@ -4,6 +4,7 @@ mod activations;
 mod backward;
 mod delta;
 mod forward;
+mod latent;
 mod random;
 mod short_conv;
 mod tensors;
@@ -18,12 +19,13 @@ use crate::base::config::Config;
 use crate::reference::{experts, rms_norm};
 
 pub use activations::{
-    Activations, DeltaActivations, ExpertActivations, LayerActivations, ShortConvActivations,
+    Activations, DeltaActivations, ExpertActivations, LatentActivations, LayerActivations,
+    ShortConvActivations,
 };
 pub use tensors::WeightsError;
 pub use weights::{
-    DeltaWeights, ExpertNorms, ExpertWeights, LayerWeights, PerLayerBranchWeights, PerLayerInputWeights,
-    ShortConvWeights, Weights,
+    DeltaWeights, ExpertNorms, ExpertWeights, LatentWeights, LayerWeights, PerLayerBranchWeights,
+    PerLayerInputWeights, ShortConvWeights, Weights,
 };
 
 /// A frozen base with an adapter. Its methods are `forward`, `logits`, `loss` and `backward`.

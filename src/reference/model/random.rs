@@ -6,11 +6,11 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::weights::{
-    DeltaWeights, ExpertNorms, ExpertWeights, LayerWeights, PerLayerBranchWeights, PerLayerInputWeights,
-    ShortConvWeights, Weights,
+    DeltaWeights, ExpertNorms, ExpertWeights, LatentWeights, LayerWeights, PerLayerBranchWeights,
+    PerLayerInputWeights, ShortConvWeights, Weights,
 };
 use crate::base::Module;
-use crate::base::config::{Config, DeltaNet, Experts, Gating};
+use crate::base::config::{Config, DeltaNet, Experts, Gating, Latent, LayerConfig};
 
 impl Weights {
     /// Random weights at scales at which every path matters: embeddings of RMS 1, moderate attention scores, branches that
@@ -45,19 +45,19 @@ impl LayerWeights {
         let (d, p, f) = (config.width, config.per_layer_width, l.ffn_width);
         let (queries, keys) = (l.heads * l.head_size, l.kv_heads * l.head_size);
         let has_attention = l.has_attention();
-        let own_keys = l.kv_donor.is_none() && has_attention;
+        let own_keys = l.kv_donor.is_none() && has_attention && l.latent.is_none();
         let q_rows = if l.output_gate { 2 * queries } else { queries };
         // Scores are sums of K products of unit-RMS elements and of both norms: keep their spread near 1.5.
         let k_norm = 1.7 * (l.head_size as f64).powf(-0.5);
         LayerWeights {
             attn_norm: l.pre_norms.then(|| normal.vec(d, 1.0, 0.2)),
-            attn_q: normal.matrix(q_rows, d),
+            attn_q: if l.latent.is_some() { Vec::new() } else { normal.matrix(q_rows, d) },
             attn_k: own_keys.then(|| normal.matrix(keys, d)),
             attn_v: (own_keys && !l.k_eq_v).then(|| normal.matrix(keys, d)),
             attn_q_norm: (has_attention && l.qk_norm).then(|| normal.vec(l.qk_norm_sizes()[0], 0.9, 0.1)),
             attn_k_norm: (own_keys && l.qk_norm)
                 .then(|| normal.vec(l.qk_norm_sizes()[1], k_norm, 0.12 * k_norm)),
-            attn_output: normal.matrix(d, queries),
+            attn_output: normal.matrix(d, l.attention_width()),
             post_attention_norm: l.post_norms.then(|| normal.vec(d, 0.35, 0.05)),
             ffn_norm: l.pre_norms.then(|| normal.vec(d, 1.0, 0.2)),
             ffn_gate: normal.matrix(f, d),
@@ -78,7 +78,24 @@ impl LayerWeights {
                 taps: normal.vec(conv.channels * conv.taps, 0.0, 0.7),
                 out_proj: normal.matrix(d, conv.channels),
             }),
+            latent: l.latent.map(|latent| LatentWeights::random(l, latent, d, normal)),
             biases: biases(config, layer, normal),
+        }
+    }
+}
+
+impl LatentWeights {
+    fn random(l: &LayerConfig, shape: Latent, d: usize, normal: &mut Normal) -> LatentWeights {
+        let Latent { rank, query_rank, .. } = shape;
+        let a = query_rank.map(|rank| (normal.matrix(rank, d), normal.vec(rank, 1.0, 0.2)));
+        LatentWeights {
+            shape,
+            q_a: a,
+            q: normal.matrix(l.heads * l.head_size, query_rank.unwrap_or(d)),
+            kv_a: normal.matrix(shape.both(), d),
+            kv_norm: normal.vec(rank, 1.0, 0.2),
+            k_b: normal.matrix(l.heads * shape.key_size, rank),
+            v_b: normal.matrix(l.heads * shape.value_size, rank),
         }
     }
 }
@@ -117,7 +134,7 @@ impl ExpertWeights {
             down: normal.matrix(count * d, width),
             down_scale: match has_norms {
                 true => (0..count).map(|_| 0.5 + normal.uniform()).collect(),
-                false => vec![1.0; count],
+                false => vec![experts.scale.into(); count],
             },
             norms: router_scale.map(|router_scale| ExpertNorms {
                 router_scale,
@@ -125,7 +142,7 @@ impl ExpertWeights {
                 pre_ffw_norm_2: normal.vec(d, 1.0, 0.2),
                 post_ffw_norm_2: normal.vec(d, 1.0, 0.2),
             }),
-            shared_gate: experts.shared.then(|| normal.matrix(1, d)),
+            shared_gate: experts.scores_shared().then(|| normal.matrix(1, d)),
         }
     }
 }

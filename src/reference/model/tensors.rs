@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::weights::*;
 use crate::base::Module;
-use crate::base::config::{Config, DeltaNet, Experts, Gating, LayerConfig, ShortConv};
+use crate::base::config::{Config, DeltaNet, Experts, Gating, Latent, LayerConfig, RowOrder, ShortConv};
 
 /// Why tensors do not form a model.
 #[derive(Debug, thiserror::Error, PartialEq)]
@@ -96,8 +96,9 @@ impl LayerWeights {
         let (queries, keys) = (l.heads * l.head_size, l.kv_heads * l.head_size);
         let (mut attn_k, mut attn_v, mut attn_k_norm, mut per_layer) = (None, None, None, None);
         let has_attention = l.has_attention();
-        if l.kv_donor.is_none() && has_attention {
-            attn_k = Some(in_order(l, &required("attn_k", keys * d)?, d));
+        let has_matrices = has_attention && l.latent.is_none();
+        if l.kv_donor.is_none() && has_matrices {
+            attn_k = Some(in_order(l.row_order(Module::AttnK), &required("attn_k", keys * d)?, d));
             if l.qk_norm {
                 attn_k_norm = Some(required("attn_k_norm", l.qk_norm_sizes()[1])?);
             }
@@ -123,11 +124,7 @@ impl LayerWeights {
                 }
                 _ => required(&format!("{}.bias", module.gguf_name()), len)?,
             };
-            let bias = match module {
-                Module::AttnQ | Module::AttnK => in_order(l, &bias, 1),
-                _ => bias,
-            };
-            biases.insert(*module, bias);
+            biases.insert(*module, in_order(l.row_order(*module), &bias, 1));
         }
         let mut required_if =
             |present: bool, name: &str, len: usize| present.then(|| required(name, len)).transpose();
@@ -135,8 +132,9 @@ impl LayerWeights {
         let attn_norm = required_if(l.pre_norms, "attn_norm", d)?;
         let ffn_norm = required_if(l.pre_norms, "ffn_norm", d)?;
         let q_rows = if l.output_gate { 2 * queries } else { queries };
-        let attn_q = required_if(has_attention, "attn_q", q_rows * d)?.unwrap_or_default();
-        let attn_output = required_if(has_attention, "attn_output", d * queries)?.unwrap_or_default();
+        let attn_q = required_if(has_matrices, "attn_q", q_rows * d)?.unwrap_or_default();
+        let attn_output =
+            required_if(has_attention, "attn_output", d * l.attention_width())?.unwrap_or_default();
         let sinks = required_if(l.sinks, "attn_sinks", l.heads)?;
         let post_attention_norm = required_if(l.post_norms, "post_attention_norm", d)?;
         let post_ffw_norm = required_if(l.post_norms, "post_ffw_norm", d)?;
@@ -148,7 +146,7 @@ impl LayerWeights {
             ffn_up: dense(up)?,
             ffn_down: dense(down)?,
             attn_norm,
-            attn_q: in_order(l, &attn_q, d),
+            attn_q: in_order(l.row_order(Module::AttnQ), &attn_q, d),
             attn_k,
             attn_v,
             attn_q_norm,
@@ -163,10 +161,61 @@ impl LayerWeights {
                 Some(conv) => Some(ShortConvWeights::from_tensors(conv, d, required)?),
                 None => None,
             },
+            latent: match &l.latent {
+                Some(latent) => Some(LatentWeights::from_tensors(l, latent, d, required)?),
+                None => None,
+            },
             biases,
             per_layer,
             experts: None,
             output_scale,
+        })
+    }
+}
+
+impl LatentWeights {
+    fn from_tensors(
+        l: &LayerConfig,
+        shape: &Latent,
+        d: usize,
+        required: &mut impl FnMut(&str, usize) -> Result<Vec<f64>, WeightsError>,
+    ) -> Result<LatentWeights, WeightsError> {
+        let Latent { rank, query_rank, key_size, value_size, apart, .. } = *shape;
+        let q_a = match query_rank {
+            Some(rank) => Some((required("attn_q_a", rank * d)?, required("attn_q_a_norm", rank)?)),
+            None => None,
+        };
+        let (q, inner) = if q_a.is_some() { ("attn_q_b", query_rank.unwrap_or(d)) } else { ("attn_q", d) };
+        let (keys, values) = (l.heads * key_size * rank, l.heads * value_size * rank);
+        let [k_b, v_b] = match apart {
+            true => {
+                // Transposed, head by head.
+                let stored = required("attn_k_b", keys)?;
+                let heads = stored.chunks_exact(key_size * rank);
+                let head = |head: &[f64]| -> Vec<f64> {
+                    (0..key_size).flat_map(|c| head.iter().skip(c).step_by(key_size).copied()).collect()
+                };
+                [heads.flat_map(head).collect(), required("attn_v_b", values)?]
+            }
+            false => {
+                let mut part = |name: &str, module: Module, len: usize| {
+                    let all = required(name, keys + values)?;
+                    let order = l.row_order(module);
+                    let row = |row: usize| order.map_or(row, |order| order.stored(row));
+                    let rows = (0..len / rank).flat_map(|i| &all[row(i) * rank..][..rank]);
+                    Ok(rows.copied().collect::<Vec<f64>>())
+                };
+                [part("attn_k_b", Module::AttnKB, keys)?, part("attn_v_b", Module::AttnVB, values)?]
+            }
+        };
+        Ok(LatentWeights {
+            shape: *shape,
+            q: in_order(Some(shape.queries()), &required(q, l.heads * l.head_size * inner)?, inner),
+            q_a,
+            kv_a: in_order(Some(shape.vectors()), &required("attn_kv_a_mqa", shape.both() * d)?, d),
+            kv_norm: required("attn_kv_a_norm", rank)?,
+            k_b,
+            v_b,
         })
     }
 }
@@ -233,7 +282,7 @@ impl ExpertWeights {
             down: required("ffn_down_exps", count * d * width)?,
             down_scale: match has_norms {
                 true => required("ffn_down_exps.scale", count)?,
-                false => vec![1.0; count],
+                false => vec![experts.scale.into(); count],
             },
             norms: match has_norms {
                 true => Some(ExpertNorms {
@@ -244,7 +293,7 @@ impl ExpertWeights {
                 }),
                 false => None,
             },
-            shared_gate: match experts.shared {
+            shared_gate: match experts.scores_shared() {
                 true => Some(required("ffn_gate_inp_shexp", d)?),
                 false => None,
             },
@@ -258,11 +307,9 @@ fn side_by_side(gate: &[f64], up: &[f64], len: usize) -> Vec<f64> {
     pairs.flat_map(|(gate, up)| [gate, up].concat()).collect()
 }
 
-/// The rows of queries or keys, `width` values each, in the order of memory.
-fn in_order(l: &LayerConfig, stored: &[f64], width: usize) -> Vec<f64> {
-    let Some(order) = l.row_order() else { return stored.to_vec() };
-    let row = |row: usize| &stored[order.stored(row) * width..][..width];
-    (0..stored.len() / width).flat_map(row).copied().collect()
+/// The rows of a matrix, `width` values each, in the order of memory.
+fn in_order(order: Option<RowOrder>, stored: &[f64], width: usize) -> Vec<f64> {
+    order.map_or_else(|| stored.to_vec(), |order| order.sorted(stored, width))
 }
 
 #[cfg(test)]

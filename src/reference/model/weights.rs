@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::base::Module;
-use crate::base::config::Activation;
+use crate::base::config::{Activation, Latent};
 
 use crate::reference::experts;
 
@@ -74,6 +74,8 @@ pub struct LayerWeights {
     pub delta: Option<DeltaWeights>,
     /// The short convolution in the place of attention; `None` where the layer has attention or a delta net.
     pub short_conv: Option<ShortConvWeights>,
+    /// The matrices of latent vectors in the place of `attn_q`, `attn_k` and `attn_v`; `None` without latent vectors.
+    pub latent: Option<LatentWeights>,
     /// Frozen biases `[out]` of the matrices that have one; for experts `[E, out]`.
     pub biases: BTreeMap<Module, Vec<f64>>,
 }
@@ -99,6 +101,25 @@ pub struct DeltaWeights {
     pub norm: Vec<f64>,
     /// `ssm_out`, `[D, Hv·K]`.
     pub out: Vec<f64>,
+}
+
+/// The matrices of attention whose keys and values come from a latent vector.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LatentWeights {
+    /// Their sizes.
+    pub shape: Latent,
+    /// `attn_q_a` `[Rq, D]` and its norm `[Rq]`; `None` where one matrix makes the queries.
+    pub q_a: Option<(Vec<f64>, Vec<f64>)>,
+    /// `attn_q` or `attn_q_b`, `[H·K, D or Rq]`.
+    pub q: Vec<f64>,
+    /// `attn_kv_a_mqa`, `[n + Rk, D]`.
+    pub kv_a: Vec<f64>,
+    /// `attn_kv_a_norm`, `[Rk]`.
+    pub kv_norm: Vec<f64>,
+    /// `[H·(K − n), Rk]`.
+    pub k_b: Vec<f64>,
+    /// `[H·V, Rk]`.
+    pub v_b: Vec<f64>,
 }
 
 /// A gated short convolution.

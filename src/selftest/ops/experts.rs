@@ -20,7 +20,15 @@ use crate::reference::{self, Routing};
 use crate::selftest::bench::{Bench, Block, F16, F32, plus, values, wide};
 
 /// Experts, and tokens: several tiles for some experts, padding in every last one.
-const EXPERTS: Experts = Experts { count: 5, used: 2, width: 36, shared: false, gating: Gating::Chosen };
+const EXPERTS: Experts = Experts {
+    count: 5,
+    used: 2,
+    width: 36,
+    shared: false,
+    gating: Gating::Chosen,
+    ungated: false,
+    scale: 1.0,
+};
 const TOKENS: usize = 90;
 /// Rank of the adapters: what matrices of 16×16 take.
 const RANK: usize = 16;

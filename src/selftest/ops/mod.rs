@@ -6,6 +6,7 @@ mod delta;
 mod distill;
 mod elementwise;
 mod experts;
+mod latent;
 mod matrices;
 mod products;
 mod short_conv;
@@ -61,7 +62,7 @@ const fn check(
 }
 
 /// Every check. `pack`, `partial_sums`, `row_factors` and `update_norm` are parts of others; `peak` is measured.
-pub const CHECKS: [Check; 55] = [
+pub const CHECKS: [Check; 56] = [
     check("linear", "products", Needs::Rows, products::q4_k),
     check("linear", "products", Needs::Tiles, matrices::q4_k),
     check("linear", "products in every format", Needs::Rows, products::every_format),
@@ -83,6 +84,7 @@ pub const CHECKS: [Check; 55] = [
     check("delta", "backward of the norm and the gates", Needs::Any, delta::norms),
     check("short_conv", "forward and backward", Needs::Any, short_conv::both_ways),
     check("short_conv", "tokens that continue others", Needs::Any, short_conv::continued),
+    check("latent", "heads of latent vectors", Needs::Any, latent::both_ways),
     check("output_gate", "forward and backward", Needs::Any, delta::output_gates),
     check("gated", "forward and backward", Needs::Any, elementwise::gates),
     check("gated", "tiles, forward and backward", Needs::Tiles, matrices::gates),

@@ -150,7 +150,15 @@ pub fn random_blocks(b: &mut Bench) -> Result<(), GpuError> {
         if plane.factors.is_some() {
             continue;
         }
-        let matrix = Tensor { name: "random", ty, rows, cols, range: start..start + 1000, interleaved: None };
+        let matrix = Tensor {
+            name: "random",
+            ty,
+            rows,
+            cols,
+            range: start..start + 1000,
+            order: None,
+            side_by_side: 1,
+        };
         let weight = random::weight(b.gpu, &matrix, std::iter::once(0..rows))?;
         let words = rows * cols / plane.values * plane.bytes / 4;
         let key = pcg((start / 4) as u32);

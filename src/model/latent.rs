@@ -1,0 +1,215 @@
+//! Attention whose keys and values come from a latent vector, forward and backward: the vector is expanded to the keys and values of every
+//! head, then all is as in other attention.
+
+use super::batch::Batch;
+use super::{LatentLayer, Layer, Model};
+use crate::base::Module;
+use crate::base::config::{Latent, LayerConfig};
+use crate::memory::{LayerActs, Saved, ScratchActs, Temp};
+use crate::ops::act::Act;
+use crate::ops::columns::{self, Span};
+use crate::ops::latent::{self, Parts};
+use crate::ops::linear::{self, Projection, transposed};
+use crate::ops::lora::Input;
+use crate::ops::pass::Pass;
+use crate::ops::{attention, heads, rms_norm};
+
+/// The parts of heads of keys, and of those of values.
+pub(super) fn parts(l: &LayerConfig, latent: &Latent) -> [Parts; 2] {
+    let keys = Parts { heads: l.heads, size: l.head_size, shared: latent.turned, own: latent.key_size };
+    [keys, Parts { shared: 0, own: latent.value_size, ..keys }]
+}
+
+/// The latent vector in the columns behind the turned part of keys.
+pub(super) fn vector(latent: &Latent) -> Span {
+    Span { whole: latent.turned, part: 0, count: latent.rank }
+}
+
+/// Whether heads of values are narrower than those of keys.
+pub(super) fn is_narrow(l: &LayerConfig) -> bool {
+    l.attention_width() < l.heads * l.head_size
+}
+
+impl Model<'_> {
+    /// From the normed input of layer `layer` to the output projection.
+    pub(super) fn latent_forward(
+        &self,
+        p: &mut Pass,
+        batch: &Batch,
+        layer: usize,
+        w: &LatentLayer,
+        a: &LayerActs,
+    ) {
+        let (l, lw) = (&self.config().layers[layer], &self.layers[layer]);
+        let lora = batch.lora(layer, Input::AttnNormed);
+        linear::forward(p, &w.first(a), &a[Saved::AttnNormed], lora, &a[Saved::ZAttn]);
+        if let Some((_, norm)) = &w.q_a {
+            rms_norm::forward(p, &a[Saved::QueryNormed], &a[Saved::QueryLatent], norm);
+            let outputs = [(Module::AttnQB, &w.q, &a[Saved::AttnQ])];
+            let lora = batch.lora(layer, Input::QueryLatent);
+            linear::forward(p, &outputs, &a[Saved::QueryNormed], lora, &a[Saved::ZQuery]);
+        }
+        self.queries_forward(p, batch, layer, a, l.heads);
+        self.expand(p, batch, layer, w, a);
+        let shape = self.attention(layer, batch.inputs);
+        let qkv = [&a[Saved::Q], &a[Saved::K], &a[Saved::V]];
+        attention::forward(p, &shape, &a[Saved::Attention], &a[Saved::Lse], qkv);
+        let output = latent_output(a, l);
+        if let Some(latent) = l.latent.filter(|_| is_narrow(l)) {
+            let [_, values] = parts(l, &latent);
+            let whole = a[Saved::Attention].f32(p.rec.now(), p.tokens);
+            latent::part(p.rec.now(), &values, &output.staging(), &whole, p.tokens);
+            output.store(p.rec.now(), p.tokens);
+        }
+        let lora = batch.lora(layer, Input::Attention);
+        linear::forward(p, &lw.attn_output(a), output, lora, &a[Saved::ZOutput]);
+    }
+
+    /// The keys, turned, and the values of every head.
+    fn expand(&self, p: &mut Pass, batch: &Batch, layer: usize, w: &LatentLayer, a: &LayerActs) {
+        let (l, lw) = (&self.config().layers[layer], &self.layers[layer]);
+        let latent = l.latent.expect("the layer has a latent vector");
+        let (vectors, both) = (&a[Saved::Latent], a[Saved::KeyValueLatent].rows());
+        columns::take(p.rec.now(), vectors.rows(), both, &[vector(&latent)], p.tokens);
+        rms_norm::forward(p, &a[Saved::LatentNormed], vectors, &w.kv_norm);
+        let values = if is_narrow(l) { &a[Saved::LatentValues] } else { &a[Saved::WholeValues] };
+        let [of_keys, of_values] =
+            [(Module::AttnKB, &w.k_b, &a[Saved::LatentKeys]), (Module::AttnVB, &w.v_b, values)];
+        let (x, z) = (&a[Saved::LatentNormed], &a[Saved::ZLatent]);
+        let lora = batch.lora(layer, Input::Latent);
+        match latent.apart {
+            true => {
+                linear::forward(p, &[of_values], x, lora, z);
+                transposed::forward(p, of_keys, x, lora, z);
+            }
+            false => linear::forward(p, &[of_keys, of_values], x, lora, z),
+        }
+        let [key_parts, value_parts] = parts(l, &latent);
+        let whole = [&a[Saved::WholeKeys], &a[Saved::WholeValues]];
+        let keys = a[Saved::LatentKeys].rows();
+        latent::join(p.rec.now(), &key_parts, whole[0].rows().all(), keys, Some(both.all()), p.tokens);
+        if is_narrow(l) {
+            latent::join(p.rec.now(), &value_parts, whole[1].rows().all(), values.rows(), None, p.tokens);
+        }
+        let [_, turn] = lw.turns(batch.inputs);
+        let norms = [lw.attn_k_norm.as_ref().expect("the layer makes keys"), &lw.attn_v_norm];
+        heads::forward_both(p, [&a[Saved::K], &a[Saved::V]], whole, norms, turn, l.heads);
+    }
+
+    /// From the gradient of the output projection's result in `s.doutput` to that of the layer's input.
+    pub(super) fn latent_backward(
+        &self,
+        p: &mut Pass,
+        batch: &Batch,
+        layer: usize,
+        w: &LatentLayer,
+        a: &LayerActs,
+        s: &ScratchActs,
+    ) {
+        let (l, lw) = (&self.config().layers[layer], &self.layers[layer]);
+        let latent = l.latent.expect("the layer has a latent vector");
+        batch.acts.clear_dkeys_values(p.rec.now(), layer, p.tokens);
+        let gradients = [(Module::AttnOutput, lw.output(), &s.doutput)];
+        let doutput = if is_narrow(l) { &s[Temp::DGatedAttention] } else { &s.dattention };
+        let lora = batch.lora(layer, Input::Attention);
+        let (dx, x) = (Some((doutput, false)), latent_output(a, l));
+        linear::backward(p, dx, &gradients, x, lora, &a[Saved::ZOutput]);
+        if is_narrow(l) {
+            let [_, values] = parts(l, &latent);
+            let whole = s.dattention.rows().all();
+            latent::join(p.rec.now(), &values, whole, doutput.rows(), None, p.tokens);
+        }
+        let shape = self.attention(layer, batch.inputs);
+        let (dk, dv) = batch.acts.dkeys_values(layer);
+        let qkv = [&a[Saved::Q], &a[Saved::K], &a[Saved::V]];
+        let (out, lse) = (&a[Saved::Attention], &a[Saved::Lse]);
+        attention::backward(p, &shape, [&s.dq, dk, dv], &s.dattention, qkv, out, lse);
+        self.expand_backward(p, batch, layer, w, a, s);
+        let [turn, _] = lw.turns(batch.inputs);
+        heads::backward(p, &s.dattn_q, &s.dq, &a[Saved::AttnQ], &lw.attn_q_norm, turn, l.heads);
+        if let Some((_, norm)) = &w.q_a {
+            let gradients = [(Module::AttnQB, &w.q, &s.dattn_q)];
+            let (dnormed, x) = (&s[Temp::DQueryNormed], &a[Saved::QueryNormed]);
+            let lora = batch.lora(layer, Input::QueryLatent);
+            linear::backward(p, Some((dnormed, false)), &gradients, x, lora, &a[Saved::ZQuery]);
+            rms_norm::backward(p, &s[Temp::DQueryLatent], dnormed, &a[Saved::QueryLatent], norm);
+        }
+        self.input_backward(p, batch, layer, &w.first_gradients(s), a, s);
+    }
+
+    /// From the gradients of keys and values to that of the latent vector with the turned part of keys.
+    fn expand_backward(
+        &self,
+        p: &mut Pass,
+        batch: &Batch,
+        layer: usize,
+        w: &LatentLayer,
+        a: &LayerActs,
+        s: &ScratchActs,
+    ) {
+        let (l, lw) = (&self.config().layers[layer], &self.layers[layer]);
+        let latent = l.latent.expect("the layer has a latent vector");
+        let (dk, dv) = batch.acts.dkeys_values(layer);
+        let [key_parts, value_parts] = parts(l, &latent);
+        // The norms of keys and values pass them on.
+        if let [_, Some((positions, table))] = lw.turns(batch.inputs) {
+            crate::ops::rope::backward(p.rec.now(), dk.rows(), positions, table, l.heads, p.tokens);
+        }
+        let (both, dkeys) = (s[Temp::DKeyValueLatent].rows(), &s[Temp::DLatentKeys]);
+        latent::sum(p.rec.now(), &key_parts, both.all(), dk.rows(), p.tokens);
+        latent::part(p.rec.now(), &key_parts, dkeys.rows(), dk.rows(), p.tokens);
+        let dvalues = if is_narrow(l) { &s[Temp::DLatentValues] } else { dv };
+        if is_narrow(l) {
+            latent::part(p.rec.now(), &value_parts, dvalues.rows(), dv.rows(), p.tokens);
+        }
+        let of_keys = (Module::AttnKB, &w.k_b, dkeys);
+        let of_values = (Module::AttnVB, &w.v_b, dvalues);
+        let (x, z, dnormed) = (&a[Saved::LatentNormed], &a[Saved::ZLatent], &s[Temp::DLatentNormed]);
+        let lora = batch.lora(layer, Input::Latent);
+        match latent.apart {
+            true => {
+                transposed::backward(p, dnormed, of_keys, lora, z);
+                linear::backward(p, Some((dnormed, true)), &[of_values], x, lora, z);
+            }
+            false => linear::backward(p, Some((dnormed, false)), &[of_keys, of_values], x, lora, z),
+        }
+        // Forward keeps the vectors with the turned part of keys alone.
+        let vectors = &a[Saved::Latent];
+        let kept = a[Saved::KeyValueLatent].rows();
+        columns::take(p.rec.now(), vectors.rows(), kept, &[vector(&latent)], p.tokens);
+        rms_norm::backward(p, &s[Temp::DLatent], dnormed, vectors, &w.kv_norm);
+        columns::put(p.rec.now(), both, s[Temp::DLatent].rows(), &[vector(&latent)], p.tokens);
+    }
+}
+
+/// The input of the output projection.
+fn latent_output<'a>(a: &'a LayerActs, l: &LayerConfig) -> &'a Act {
+    if is_narrow(l) { &a[Saved::GatedAttention] } else { &a[Saved::Attention] }
+}
+
+impl Layer {
+    /// The matrix of the output projection.
+    fn output(&self) -> &crate::ops::Weight {
+        self.attn_output.as_ref().expect("the layer has attention")
+    }
+}
+
+impl LatentLayer {
+    /// The matrices that read the layer's normed input.
+    fn first<'a>(&'a self, a: &'a LayerActs) -> [Projection<'a>; 2] {
+        let of_queries = match &self.q_a {
+            Some((q_a, _)) => (Module::AttnQA, q_a, &a[Saved::QueryLatent]),
+            None => (Module::AttnQ, &self.q, &a[Saved::AttnQ]),
+        };
+        [of_queries, (Module::AttnKvAMqa, &self.kv_a, &a[Saved::KeyValueLatent])]
+    }
+
+    /// The gradients of what they make.
+    fn first_gradients<'a>(&'a self, s: &'a ScratchActs) -> [Projection<'a>; 2] {
+        let of_queries = match &self.q_a {
+            Some((q_a, _)) => (Module::AttnQA, q_a, &s[Temp::DQueryLatent]),
+            None => (Module::AttnQ, &self.q, &s.dattn_q),
+        };
+        [of_queries, (Module::AttnKvAMqa, &self.kv_a, &s[Temp::DKeyValueLatent])]
+    }
+}
