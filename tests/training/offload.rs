@@ -99,7 +99,7 @@ fn same_as(
 
 /// Matrices of all layers with experts and results, and matrices of some with inputs, of every family.
 pub fn same_bits_of_layers(gpu: &Gpu) -> Result<(), Failed> {
-    for folder in FOLDERS {
+    for folder in FOLDERS.into_iter().chain(["deepseek2", "glm4moelite"]) {
         let g = Golden::read(&Path::new("tests/golden").join(folder));
         let layers: Vec<usize> = (0..g.base.config().layers.len()).collect();
         let saves = |saves: Saves| if gpu.has_host_buffers() { saves } else { Saves::None };
