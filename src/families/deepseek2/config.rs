@@ -148,10 +148,10 @@ fn experts(keys: &Keys) -> Result<(Experts, usize), Error> {
     let scale = keys.positive_or("expert_weights_scale", 1.0)?.unwrap_or(1.0);
     let count = keys.integer("expert_shared_count")?.unwrap_or(0) as usize;
     let shared = count > 0;
-    let width = count * keys.size("expert_feed_forward_length", WIDEST)?;
-    if width > WIDEST as usize {
-        return Err(keys.wrong("expert_shared_count", "a smaller number"));
-    }
+    let width = count.checked_mul(keys.size("expert_feed_forward_length", WIDEST)?);
+    let Some(width) = width.filter(|width| *width <= WIDEST as usize) else {
+        return Err(keys.wrong("expert_shared_count", &format!("experts of {WIDEST} rows in all, or fewer")));
+    };
     Ok((Experts { shared, ungated: shared, gating, scale, ..experts }, width))
 }
 
