@@ -8,6 +8,8 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use super::formats::rullama;
 use super::lora::Slot;
+use crate::base::Module;
+use crate::base::config::Config;
 
 /// A file format of adapters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -59,6 +61,29 @@ impl Format {
         let next = "remove it from lora.target_modules, or choose another format";
         match self {
             Format::RullamaV0 if rullama::name(module).is_none() => Some(format!("{problem}; {next}")),
+            _ => None,
+        }
+    }
+
+    /// Why the program that reads this format makes no use of adapters of some of `slots`, or refuses them; `None` if it takes all. Source:
+    /// llama.cpp `src/models/deepseek2.cpp`, mlx-lm `models/glm4_moe_lite.py`.
+    pub fn unapplied<'a>(
+        self,
+        config: &Config,
+        slots: impl IntoIterator<Item = &'a Slot>,
+    ) -> Option<&'static str> {
+        let mut slots = slots.into_iter();
+        let latents = slots.any(|slot| slot.module == Module::AttnKvB);
+        let of_queries =
+            config.layers.iter().any(|l| l.latent.is_some_and(|latent| latent.query_rank.is_some()));
+        match self {
+            Format::GgufLora | Format::GgufLoraF16 if latents => Some(
+                "llama.cpp loads the adapters of attn_k_b and attn_v_b (kv_b_proj) and does not apply them; merge the adapter into its base, \
+                 or train without kv_b_proj",
+            ),
+            Format::Mlx if latents && of_queries => Some(
+                "mlx-lm refuses adapters of kv_b_proj in GLM 4.7 Flash; train without kv_b_proj, or export another format",
+            ),
             _ => None,
         }
     }

@@ -5,9 +5,8 @@ use std::path::{Path, PathBuf, absolute};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use pollster::block_on;
-use rullama_train::adapter::lora::Adapter;
 use rullama_train::adapter::{self, AdapterPath, Format, WriteOptions};
-use rullama_train::base::{Base, Module};
+use rullama_train::base::Base;
 use rullama_train::verify;
 use serde_json::json;
 
@@ -81,7 +80,10 @@ fn exported(args: &ExportArgs) -> Result<()> {
     let matrices = output::count(adapter.pairs.len(), "matrix pair");
     output::line("adapter", format!("{matrices} for {}, rank {rank}, scale {scale:.4}", base.name()));
     output::notices(&found.notices);
-    output::notices(&not_applied(args, adapter));
+    let unapplied = args.to.iter().filter_map(|to| to.unapplied(base.config(), adapter.pairs.keys()));
+    let mut unapplied: Vec<_> = unapplied.collect();
+    unapplied.dedup();
+    output::notices(&unapplied);
     let options = WriteOptions {
         base_model: origin.base_model.as_deref().unwrap_or(base.name()),
         dropout: origin.dropout,
@@ -114,14 +116,6 @@ fn exported(args: &ExportArgs) -> Result<()> {
 fn source(args: &ExportArgs) -> &Path {
     let path = &args.adapters[0].path;
     if path.is_dir() { path } else { path.parent().unwrap_or(path) }
-}
-
-/// Matrices of the exports that the program that reads them does not apply. Source: llama.cpp `src/models/deepseek2.cpp`.
-fn not_applied(args: &ExportArgs, adapter: &Adapter) -> Vec<String> {
-    let in_gguf = args.to.iter().any(|format| matches!(format, Format::GgufLora | Format::GgufLoraF16));
-    let has_both = adapter.pairs.keys().any(|slot| slot.module == Module::AttnKvB);
-    let notice = "llama.cpp loads the adapters of attn_k_b and attn_v_b (kv_b_proj) and does not apply them; merge the adapter into its base, or train without kv_b_proj";
-    (in_gguf && has_both).then(|| notice.to_owned()).into_iter().collect()
 }
 
 /// Prints how to use the exports that were written.

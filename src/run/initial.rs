@@ -99,10 +99,14 @@ pub fn initial_adapter(recipe: &Recipe, base: &Base) -> Result<Loaded, RunError>
             )));
         }
     }
-    if !lora.init_from.is_empty() {
-        return read_adapters(&lora.init_from, base, &slots, recipe);
-    }
-    Ok(Loaded { adapter: fresh(recipe, &slots), origin: Origin::default(), notices: Vec::new() })
+    let mut loaded = match lora.init_from.is_empty() {
+        true => Loaded { adapter: fresh(recipe, &slots), origin: Origin::default(), notices: Vec::new() },
+        false => read_adapters(&lora.init_from, base, &slots, recipe)?,
+    };
+    let unapplied = recipe.output.export.iter().filter_map(|format| format.unapplied(base.config(), &slots));
+    loaded.notices.extend(unapplied.map(String::from));
+    loaded.notices.dedup();
+    Ok(loaded)
 }
 
 /// A new adapter for `slots`, with the recipe's ranks.
