@@ -303,8 +303,8 @@ const FAULTS: [Planted; 60] = [
         "keys of a latent vector lack the part of all heads",
         LATENT,
         "latent/plain",
-        "if i < params.shared4 {",
-        "if i < 0u * params.shared4 {",
+        "value = shared_part[",
+        "value = 0.0 * shared_part[",
     ),
     planted(
         "all heads have the first one's part of the gradient",
