@@ -12,9 +12,12 @@ const HEADS_OF_THE_WIDTH: [&str; 7] =
 /// Shortest context of llama.cpp, which takes the long rotary factors where it is longer than the base's original context.
 const CONTEXT: u32 = 256;
 
+/// Layers of DeepSeek V2 Lite, by which llama.cpp knows that queries have no latent vector.
+const LITE: u32 = 27;
+
 /// The file of the golden model `name`, in which other programs find what they expect of a published model: for some families half of the
-/// heads, for EXAONE 4 no window (it has windows in models of 64 layers only), for Phi an original context of [`CONTEXT`] tokens, and
-/// a name that asks for no special tokens.
+/// heads, for EXAONE 4 no window (it has windows in models of 64 layers only), for Phi an original context of [`CONTEXT`] tokens, for
+/// DeepSeek V2 Lite copies of its last layer, and a name that asks for no special tokens.
 pub fn for_others(gguf: &Gguf, name: &str) -> Vec<u8> {
     let halved = HEADS_OF_THE_WIDTH.contains(&name);
     let number = |key: &str| match gguf.metadata().iter().find(|(k, _)| k.ends_with(key)) {
@@ -33,6 +36,7 @@ pub fn for_others(gguf: &Gguf, name: &str) -> Vec<u8> {
                 let longer = number(".context_length") as f32 / CONTEXT as f32;
                 *factor = (1.0 + longer.ln() / (CONTEXT as f32).ln()).sqrt();
             }
+            Value::U32(n) if name == "deepseek2" && key == "deepseek2.block_count" => *n = LITE,
             Value::U32(n) if halved && key.contains(".attention.head_count") => *n /= 2,
             _ => {}
         }
@@ -56,15 +60,24 @@ pub fn for_others(gguf: &Gguf, name: &str) -> Vec<u8> {
             }
             _ => bytes.to_vec(),
         };
-        entries.push(Entry { name: tensor.name.clone(), shape, ty: tensor.ty });
-        data.push(kept);
+        let last = format!("blk.{}.", number(".block_count") - 1);
+        let copies = match tensor.name.strip_prefix(&last) {
+            Some(rest) if name == "deepseek2" => {
+                (number(".block_count")..LITE as usize).map(|layer| format!("blk.{layer}.{rest}")).collect()
+            }
+            _ => Vec::new(),
+        };
+        for name in [tensor.name.clone()].into_iter().chain(copies) {
+            entries.push(Entry { name, shape: shape.clone(), ty: tensor.ty });
+            data.push(kept.clone());
+        }
     }
     let mut out = Vec::new();
     writer::write(&mut out, &metadata, &entries, |i, out| out.write_all(&data[i])).expect("memory");
     out
 }
 
-/// Whether the golden adapter of the model `name` fits the file of [`for_others`].
+/// Whether the golden adapter of the model `name` fits the file of [`for_others`], and all programs apply it.
 pub fn is_whole(name: &str) -> bool {
-    !HEADS_OF_THE_WIDTH.contains(&name)
+    !HEADS_OF_THE_WIDTH.contains(&name) && !["deepseek2", "glm4moelite"].contains(&name)
 }

@@ -90,13 +90,15 @@ fn family(name: &str) -> PathBuf {
         work.quantized = QUANTIZED_MIXTURE;
     }
     let in_f32 = work.in_f32();
+    // llama.cpp does not apply adapters of this matrix, and mlx-lm has none of GLM's.
+    let modules: Vec<Module> = Module::ALL.into_iter().filter(|module| *module != Module::AttnKvB).collect();
     let (every, original) = match base_file::is_whole(name) {
         true => (work.golden_adapter(&golden), json!("adapter")),
-        false => (work.random(&Module::ALL, 4, 4.0, 3), json!(null)),
+        false => (work.random(&modules, 4, 4.0, 3), json!(null)),
     };
-    let rslora = Adapter { rslora: true, ..work.random(&Module::ALL, 5, 1.0, 1) };
+    let rslora = Adapter { rslora: true, ..work.random(&modules, 5, 1.0, 1) };
     // A layer with a delta net has the last two in their place.
-    let mixing = [Module::AttnQ, Module::AttnK, Module::AttnQkv, Module::SsmOut];
+    let mixing = [Module::AttnQ, Module::AttnK, Module::AttnQkv, Module::SsmOut, Module::AttnQB];
     let rotated = work.random(&mixing, 3, 4.0, 2);
     let ids = ids(&work);
     let cases = [
