@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize, Serializer};
 use super::formats::rullama;
 use super::lora::Slot;
 use crate::base::Module;
-use crate::base::config::Config;
+use crate::base::config::{Config, Latent};
 
 /// A file format of adapters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -65,25 +65,30 @@ impl Format {
         }
     }
 
-    /// Why the program that reads this format makes no use of adapters of some of `slots`, or refuses them; `None` if it takes all. Source:
-    /// llama.cpp `src/models/deepseek2.cpp`, mlx-lm `models/glm4_moe_lite.py`.
+    /// Why the program that reads this format makes no use of adapters of some of `slots`, or refuses them; `None` if it takes all. Found with
+    /// llama.cpp 0c1e57098 by tests/consumers; mlx-lm's source is `models/glm4_moe_lite.py`.
     pub fn unapplied<'a>(
         self,
         config: &Config,
         slots: impl IntoIterator<Item = &'a Slot>,
     ) -> Option<&'static str> {
-        let mut slots = slots.into_iter();
-        let latents = slots.any(|slot| slot.module == Module::AttnKvB);
-        let of_queries =
-            config.layers.iter().any(|l| l.latent.is_some_and(|latent| latent.query_rank.is_some()));
+        use Module::{AttnKvAMqa, AttnKvB, AttnQ, AttnQA, AttnQB};
+        let latent = |slot: &Slot| config.layers[slot.layer].latent;
+        let adapted: Vec<(Module, Latent)> =
+            slots.into_iter().filter_map(|slot| Some((slot.module, latent(slot)?))).collect();
+        let of_latents = [AttnQ, AttnQA, AttnQB, AttnKvAMqa, AttnKvB];
         match self {
-            Format::GgufLora | Format::GgufLoraF16 if latents => Some(
-                "llama.cpp loads the adapters of attn_k_b and attn_v_b (kv_b_proj) and does not apply them; merge the adapter into its base, \
-                 or train without kv_b_proj",
-            ),
-            Format::Mlx if latents && of_queries => Some(
-                "mlx-lm refuses adapters of kv_b_proj in GLM 4.7 Flash; train without kv_b_proj, or export another format",
-            ),
+            Format::GgufLora | Format::GgufLoraF16 if adapted.iter().any(|(m, _)| of_latents.contains(m)) => {
+                Some(
+                    "llama.cpp applies no adapters of attn_q, attn_q_a, attn_q_b, attn_kv_a_mqa, attn_k_b and attn_v_b in models of the architecture \
+                 deepseek2, which it loads without a word; merge the adapter into its base, or leave these modules out of lora.target_modules",
+                )
+            }
+            Format::Mlx if adapted.iter().any(|(m, latent)| *m == AttnKvB && latent.query_rank.is_some()) => {
+                Some(
+                    "mlx-lm refuses adapters of kv_b_proj in GLM 4.7 Flash; train without kv_b_proj, or export another format",
+                )
+            }
             _ => None,
         }
     }

@@ -1,7 +1,7 @@
 //! Golden models as other programs load them.
 
 use rullama_train::base::Gguf;
-use rullama_train::base::gguf::value::Value;
+use rullama_train::base::gguf::value::{Array, Value};
 use rullama_train::base::gguf::writer::{self, Entry};
 
 /// Families whose heads llama.cpp, or mlx-lm (Granite), takes to be as wide as the model together, whatever `attention.key_length` says.
@@ -38,6 +38,12 @@ pub fn for_others(gguf: &Gguf, name: &str) -> Vec<u8> {
             }
             Value::U32(n) if name == "deepseek2" && key == "deepseek2.block_count" => *n = LITE,
             Value::U32(n) if halved && key.contains(".attention.head_count") => *n /= 2,
+            Value::Array(Array::U32(each)) if halved && key.contains(".attention.head_count") => {
+                each.iter_mut().for_each(|n| *n /= 2);
+            }
+            Value::Array(Array::I32(each)) if halved && key.contains(".attention.head_count") => {
+                each.iter_mut().for_each(|n| *n /= 2);
+            }
             _ => {}
         }
     }

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use pollster::block_on;
+use rullama_train::adapter::Format;
 use rullama_train::adapter::lora::Adapter;
 use rullama_train::base::{Base, Gguf, Module};
 use rullama_train::gpu::{Backend, Gpu, KernelSetting};
@@ -90,7 +91,7 @@ fn family(name: &str) -> PathBuf {
         work.quantized = QUANTIZED_MIXTURE;
     }
     let in_f32 = work.in_f32();
-    // llama.cpp does not apply adapters of this matrix, and mlx-lm has none of GLM's.
+    // mlx-lm has no place for adapters of GLM's.
     let modules: Vec<Module> = Module::ALL.into_iter().filter(|module| *module != Module::AttnKvB).collect();
     let (every, original) = match base_file::is_whole(name) {
         true => (work.golden_adapter(&golden), json!("adapter")),

@@ -191,7 +191,8 @@ impl Work {
         ];
         let bytes = safetensors::serialize(tensors, None).expect("sound");
         std::fs::write(dir.join("ours.safetensors"), bytes).expect("written");
-        json!({ "name": name, "original": original, "parts": parts, "quantized": self.quantized })
+        let applied = Format::GgufLora.unapplied(self.base.config(), adapter.pairs.keys()).is_none();
+        json!({ "name": name, "original": original, "parts": parts, "quantized": self.quantized, "applied": applied })
     }
 
     /// A few turns in the model's chat template, longer than the window of its sliding-window layers.

@@ -3,6 +3,7 @@
 
 mod delta;
 mod experts;
+mod latent;
 mod malformed;
 mod odd;
 mod safe_file;
