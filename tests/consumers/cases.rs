@@ -102,11 +102,18 @@ fn family(name: &str) -> PathBuf {
     let mixing = [Module::AttnQ, Module::AttnK, Module::AttnQkv, Module::SsmOut, Module::AttnQB];
     let rotated = work.random(&mixing, 3, 4.0, 2);
     let ids = ids(&work);
-    let cases = [
+    let mut cases = vec![
         work.case(&in_f32, "every-matrix", &every, &ids, original, json!([])),
         work.case(&in_f32, "rslora", &rslora, &ids, json!(null), json!([])),
         work.case(&in_f32, "queries-and-keys", &rotated, &ids, json!(null), json!([])),
     ];
+    if Format::GgufLora.unapplied(work.base.config(), every.pairs.keys()).is_some() {
+        // llama.cpp applies those of the other matrices alone.
+        let others =
+            modules.into_iter().filter(|m| *m == Module::AttnOutput || !m.gguf_name().starts_with("attn_"));
+        let others = work.random(&others.collect::<Vec<_>>(), 4, 4.0, 4);
+        cases.push(work.case(&in_f32, "applied", &others, &ids, json!(null), json!([])));
+    }
     work.write("cases.json", &json!(cases));
     work.without_replies("every-matrix");
     work.folder
