@@ -66,16 +66,18 @@ impl Format {
     }
 
     /// Why the program that reads this format makes no use of adapters of some of `slots`, or refuses them; `None` if it takes all. Found with
-    /// llama.cpp 0c1e57098 by tests/consumers; mlx-lm's source is `models/glm4_moe_lite.py`.
+    /// llama.cpp 0c1e57098 by tests/consumers; and mlx-lm 0.32.2.
     pub fn unapplied<'a>(
         self,
         config: &Config,
         slots: impl IntoIterator<Item = &'a Slot>,
     ) -> Option<&'static str> {
-        use Module::{AttnKvAMqa, AttnKvB, AttnQ, AttnQA, AttnQB};
+        use Module::{AttnKvAMqa, AttnKvB, AttnQ, AttnQA, AttnQB, FfnGateInp};
         let latent = |slot: &Slot| config.layers[slot.layer].latent;
         let adapted: Vec<(Module, Latent)> =
             slots.into_iter().filter_map(|slot| Some((slot.module, latent(slot)?))).collect();
+        let refused_by_mlx =
+            |m: Module, latent: &Latent| m == FfnGateInp || m == AttnKvB && latent.query_rank.is_some();
         let of_latents = [AttnQ, AttnQA, AttnQB, AttnKvAMqa, AttnKvB];
         match self {
             Format::GgufLora | Format::GgufLoraF16 if adapted.iter().any(|(m, _)| of_latents.contains(m)) => {
@@ -84,11 +86,10 @@ impl Format {
                  deepseek2, which it loads without a word; merge the adapter into its base, or leave these modules out of lora.target_modules",
                 )
             }
-            Format::Mlx if adapted.iter().any(|(m, latent)| *m == AttnKvB && latent.query_rank.is_some()) => {
-                Some(
-                    "mlx-lm refuses adapters of kv_b_proj in GLM 4.7 Flash; train without kv_b_proj, or export another format",
-                )
-            }
+            Format::Mlx if adapted.iter().any(|(m, latent)| refused_by_mlx(*m, latent)) => Some(
+                "mlx-lm refuses adapters of the router (mlp.gate) of DeepSeek V2 Lite and GLM 4.7 Flash, and of GLM's kv_b_proj; train without \
+                 these modules, or export another format",
+            ),
             _ => None,
         }
     }

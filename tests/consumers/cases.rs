@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use pollster::block_on;
 use rullama_train::adapter::Format;
-use rullama_train::adapter::lora::Adapter;
+use rullama_train::adapter::lora::{Adapter, slots};
 use rullama_train::base::{Base, Gguf, Module};
 use rullama_train::gpu::{Backend, Gpu, KernelSetting};
 use serde_json::json;
@@ -91,8 +91,10 @@ fn family(name: &str) -> PathBuf {
         work.quantized = QUANTIZED_MIXTURE;
     }
     let in_f32 = work.in_f32();
-    // mlx-lm has no place for adapters of GLM's.
-    let modules: Vec<Module> = Module::ALL.into_iter().filter(|module| *module != Module::AttnKvB).collect();
+    // Those that mlx-lm refuses are left out.
+    let config = work.base.config();
+    let taken = |module: &Module| Format::Mlx.unapplied(config, &slots(config, &[*module])).is_none();
+    let modules: Vec<Module> = Module::ALL.into_iter().filter(taken).collect();
     let (every, original) = match base_file::is_whole(name) {
         true => (work.golden_adapter(&golden), json!("adapter")),
         false => (work.random(&modules, 4, 4.0, 3), json!(null)),

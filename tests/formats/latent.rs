@@ -18,6 +18,7 @@ fn exports_that_a_program_makes_no_use_of_are_told() {
     assert_eq!(told(lite, Module::AttnKvB), [false, true, true, false]);
     assert_eq!(told(lite, Module::AttnQ), [false, true, true, false]);
     assert_eq!(told(flash, Module::AttnKvB), [false, true, true, true]);
+    assert_eq!(told(lite, Module::FfnGateInp), [false, false, false, true]);
     assert_eq!(told(flash, Module::AttnOutput), [false; 4]);
     assert_eq!(told("qwen35moe/model.gguf", Module::AttnQ), [false; 4]);
 }
