@@ -1,7 +1,7 @@
 //! GLM 4: Llama's layers with norms around the blocks. Rotary embedding turns half of each head, whose pairs lie side by side in transformers
 //! too; gate and up are one matrix.
 
-use serde_json::Value as Json;
+use serde_json::{Map, Value as Json};
 
 use super::chat_layout;
 use super::uniform::{self, Norms, Traits};
@@ -129,7 +129,7 @@ pub static TOKENIZER: TokenizerSpec = TokenizerSpec {
 };
 
 /// Marks of reasoning and function calls in replies: a call is the function's name alone on the first line, and its arguments behind it.
-static REPLIES: ReplySyntax = ReplySyntax {
+pub(super) static REPLIES: ReplySyntax = ReplySyntax {
     thought: ("<think>", "</think>"),
     thought_name: "\n",
     calls: &[("<tool_call>", "</tool_call>")],
@@ -144,9 +144,14 @@ fn calls(text: &str, tools: &[Json]) -> Vec<ToolCall> {
     let call = || {
         let (name, arguments) = text.trim().split_once('\n')?;
         let Ok(Json::Object(arguments)) = digits::parse(arguments.trim()) else { return None };
-        let name = name.trim();
-        let is_name = !name.is_empty() && !name.contains([' ', '{', '"']);
-        is_name.then(|| vec![ToolCall { id: String::new(), name: name.to_owned(), arguments }])
+        named_call(name, arguments)
     };
     call().unwrap_or_else(|| tool_calls::parse(text, tools))
+}
+
+/// The call of the function `name`; `None` where that is no name.
+pub(super) fn named_call(name: &str, arguments: Map<String, Json>) -> Option<Vec<ToolCall>> {
+    let name = name.trim();
+    let is_name = !name.is_empty() && !name.contains([' ', '{', '"']);
+    is_name.then(|| vec![ToolCall { id: String::new(), name: name.to_owned(), arguments }])
 }

@@ -1,12 +1,12 @@
 //! The chat layouts and the tokenizers of DeepSeek V2 and GLM 4.7.
 
-use serde_json::Value as Json;
-use serde_json::{Map, from_str};
+use serde_json::{Map, Value as Json};
 
 use super::NAME;
+use crate::data::digits;
 use crate::data::template::{BuiltIn, Conversation, InOllama, Piece, Pieces, ReplySyntax, Role, ToolCall};
-use crate::data::tokenizer::{END_NAMES, Kind, Special, TokenizerSpec};
-use crate::families::{chat_layout, tool_calls};
+use crate::data::tokenizer::{Special, TokenizerSpec};
+use crate::families::{chat_layout, glm4, tool_calls};
 
 const DEEPSEEK_END: &str = "<｜end▁of▁sentence｜>";
 
@@ -97,27 +97,14 @@ fn layout(text: &'static str) -> Piece<'static> {
 
 /// The tokenizers of these models, by byte-level merges.
 pub static TOKENIZER: TokenizerSpec = TokenizerSpec {
-    models: &[("gpt2", Kind::ByteLevel, "llama.cpp")],
-    pre: "",
-    bos: "",
     end_of_text: &[DEEPSEEK_END, "<|endoftext|>"],
-    required: &[],
     turn_end: &["<|user|>", "<|observation|>", DEEPSEEK_END],
-    control: &["[gMASK]", "<sop>", "<|system|>", "<|user|>", "<|assistant|>", "<|observation|>"],
-    end_names: END_NAMES,
     reply: &REPLIES,
+    ..glm4::TOKENIZER
 };
 
 /// Marks of reasoning and function calls in GLM's replies.
-static REPLIES: ReplySyntax = ReplySyntax {
-    thought: ("<think>", "</think>"),
-    thought_name: "\n",
-    calls: &[("<tool_call>", "</tool_call>")],
-    headers: &[],
-    bare_call: "",
-    spaced: true,
-    parse_calls: calls,
-};
+static REPLIES: ReplySyntax = ReplySyntax { parse_calls: calls, ..glm4::REPLIES };
 
 /// `NAME<arg_key>KEY</arg_key><arg_value>VALUE</arg_value>…`, or JSON. A value that is no JSON is a text.
 fn calls(text: &str, tools: &[Json]) -> Vec<ToolCall> {
@@ -128,15 +115,13 @@ fn calls(text: &str, tools: &[Json]) -> Vec<ToolCall> {
             let (key, behind) = rest.split_once("</arg_key>")?;
             let (value, behind) =
                 behind.trim_start().strip_prefix("<arg_value>")?.split_once("</arg_value>")?;
-            arguments.insert(key.trim().into(), from_str(value).unwrap_or_else(|_| value.into()));
+            arguments.insert(key.trim().into(), digits::parse(value).unwrap_or_else(|_| value.into()));
             match behind.trim() {
                 "" => break,
                 more => rest = more.strip_prefix("<arg_key>")?,
             }
         }
-        let name = name.trim();
-        let is_name = !name.is_empty() && !name.contains([' ', '{', '"']);
-        is_name.then(|| vec![ToolCall { id: String::new(), name: name.to_owned(), arguments }])
+        glm4::named_call(name, arguments)
     };
     call().unwrap_or_else(|| tool_calls::parse(text, tools))
 }
@@ -153,6 +138,8 @@ mod tests {
         let call = called("weather", json!({"city": "Lima", "days": 2}));
         let arguments = "<arg_key>city</arg_key><arg_value>Lima</arg_value>\n<arg_key>days</arg_key><arg_value>2</arg_value>";
         let text = format!("I look.<tool_call>weather\n{arguments}</tool_call>");
+        let large = calls("f<arg_key>n</arg_key><arg_value>12345678901234567890123</arg_value>", &[]);
+        assert_eq!(digits::digits(&large[0].arguments["n"]), Some("12345678901234567890123"));
         for size in [1, 3, 10_000] {
             assert_eq!(parts(&REPLIES, false, &text, size), [words("I look."), call.clone()]);
         }
