@@ -5,7 +5,7 @@ mod config;
 mod shapes;
 mod template;
 
-use super::module_paths::{MixturePaths, paths};
+use super::module_paths::{Paths, paths};
 use super::{AdapterNames, Family, USUAL_SAMPLING, uniform};
 use crate::base::Module;
 
@@ -38,24 +38,14 @@ const GLM_VOCAB: usize = 150_000;
 
 /// Names of modules in adapter files: transformers' `DeepseekV2ForCausalLM` and `Glm4MoeLiteForCausalLM`, and mlx-lm's
 /// `models/deepseek_v2.py`.
-static NAMES: AdapterNames = AdapterNames {
-    peft: |module| own_path(module).unwrap_or_else(|| paths(module, &MIXTURE).0),
-    mlx: |module| match module {
-        Module::FfnGateShexp => &["mlp.shared_experts.gate_proj"],
-        Module::FfnUpShexp => &["mlp.shared_experts.up_proj"],
-        Module::FfnDownShexp => &["mlp.shared_experts.down_proj"],
-        module => paths(module, &MIXTURE).1,
-    },
-    ..uniform::NAMES
-};
+static NAMES: AdapterNames =
+    AdapterNames { peft: |module| own_paths(module).0, mlx: |module| own_paths(module).1, ..uniform::NAMES };
 
-fn own_path(module: Module) -> Option<&'static str> {
+fn own_paths(module: Module) -> Paths {
     match module {
-        Module::FfnGateShexp => Some("mlp.shared_experts.gate_proj"),
-        Module::FfnUpShexp => Some("mlp.shared_experts.up_proj"),
-        Module::FfnDownShexp => Some("mlp.shared_experts.down_proj"),
-        _ => None,
+        Module::FfnGateShexp => ("mlp.shared_experts.gate_proj", &["mlp.shared_experts.gate_proj"]),
+        Module::FfnUpShexp => ("mlp.shared_experts.up_proj", &["mlp.shared_experts.up_proj"]),
+        Module::FfnDownShexp => ("mlp.shared_experts.down_proj", &["mlp.shared_experts.down_proj"]),
+        module => paths(module, &uniform::MIXTURE),
     }
 }
-
-const MIXTURE: MixturePaths = uniform::MIXTURE;
