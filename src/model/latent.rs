@@ -12,7 +12,7 @@ use crate::ops::latent::{self, Parts};
 use crate::ops::linear::{self, Projection, transposed};
 use crate::ops::lora::Input;
 use crate::ops::pass::Pass;
-use crate::ops::{attention, heads, rms_norm};
+use crate::ops::{Weight, attention, heads, rms_norm, rope};
 
 /// The parts of heads of keys, and of those of values.
 pub(super) fn parts(l: &LayerConfig, latent: &Latent) -> [Parts; 2] {
@@ -42,7 +42,8 @@ impl Model<'_> {
     ) {
         let (l, lw) = (&self.config().layers[layer], &self.layers[layer]);
         let lora = batch.lora(layer, Input::AttnNormed);
-        linear::forward(p, &w.first(a), &a[Saved::AttnNormed], lora, &a[Saved::ZAttn]);
+        let first = w.first([&a[Saved::QueryLatent], &a[Saved::AttnQ]], &a[Saved::KeyValueLatent]);
+        linear::forward(p, &first, &a[Saved::AttnNormed], lora, &a[Saved::ZAttn]);
         if let Some((_, norm)) = &w.q_a {
             rms_norm::forward(p, &a[Saved::QueryNormed], &a[Saved::QueryLatent], norm);
             let outputs = [(Module::AttnQB, &w.q, &a[Saved::AttnQ])];
@@ -134,7 +135,8 @@ impl Model<'_> {
             linear::backward(p, Some((dnormed, false)), &gradients, x, lora, &a[Saved::ZQuery]);
             rms_norm::backward(p, &s[Temp::DQueryLatent], dnormed, &a[Saved::QueryLatent], norm);
         }
-        self.input_backward(p, batch, layer, &w.first_gradients(s), a, s);
+        let gradients = w.first([&s[Temp::DQueryLatent], &s.dattn_q], &s[Temp::DKeyValueLatent]);
+        self.input_backward(p, batch, layer, &gradients, a, s);
     }
 
     /// From the gradients of keys and values to that of the latent vector with the turned part of keys.
@@ -153,7 +155,7 @@ impl Model<'_> {
         let [key_parts, value_parts] = parts(l, &latent);
         // The norms of keys and values pass them on.
         if let [_, Some((positions, table))] = lw.turns(batch.inputs) {
-            crate::ops::rope::backward(p.rec.now(), dk.rows(), positions, table, l.heads, p.tokens);
+            rope::backward(p.rec.now(), dk.rows(), positions, table, l.heads, p.tokens);
         }
         let (both, dkeys) = (s[Temp::DKeyValueLatent].rows(), &s[Temp::DLatentKeys]);
         latent::sum(p.rec.now(), &key_parts, both.all(), dk.rows(), p.tokens);
@@ -189,27 +191,19 @@ fn latent_output<'a>(a: &'a LayerActs, l: &LayerConfig) -> &'a Act {
 
 impl Layer {
     /// The matrix of the output projection.
-    fn output(&self) -> &crate::ops::Weight {
+    fn output(&self) -> &Weight {
         self.attn_output.as_ref().expect("the layer has attention")
     }
 }
 
 impl LatentLayer {
-    /// The matrices that read the layer's normed input.
-    fn first<'a>(&'a self, a: &'a LayerActs) -> [Projection<'a>; 2] {
+    /// The matrices that read the layer's normed input, with what they make or its gradients: the latent vector of queries or the queries,
+    /// and that of keys and values with the turned part of keys.
+    fn first<'a>(&'a self, [query_latent, queries]: [&'a Act; 2], both: &'a Act) -> [Projection<'a>; 2] {
         let of_queries = match &self.q_a {
-            Some((q_a, _)) => (Module::AttnQA, q_a, &a[Saved::QueryLatent]),
-            None => (Module::AttnQ, &self.q, &a[Saved::AttnQ]),
+            Some((q_a, _)) => (Module::AttnQA, q_a, query_latent),
+            None => (Module::AttnQ, &self.q, queries),
         };
-        [of_queries, (Module::AttnKvAMqa, &self.kv_a, &a[Saved::KeyValueLatent])]
-    }
-
-    /// The gradients of what they make.
-    fn first_gradients<'a>(&'a self, s: &'a ScratchActs) -> [Projection<'a>; 2] {
-        let of_queries = match &self.q_a {
-            Some((q_a, _)) => (Module::AttnQA, q_a, &s[Temp::DQueryLatent]),
-            None => (Module::AttnQ, &self.q, &s.dattn_q),
-        };
-        [of_queries, (Module::AttnKvAMqa, &self.kv_a, &s[Temp::DKeyValueLatent])]
+        [of_queries, (Module::AttnKvAMqa, &self.kv_a, both)]
     }
 }
