@@ -62,14 +62,12 @@ impl Experts {
                 rms_norm::backward(p, dsum, dhidden, &acts.sum, norm);
                 rms_norm::backward(p, dexperts, dsum, &acts.output, experts_norm);
             }
-            Beside::Sum(_) => {
+            Beside::Gate(_) | Beside::Sum(_) => {
                 rms_norm::backward(p, dsum, dhidden, &acts.sum, norm);
                 rms_norm::backward(p, dexperts, dhidden, &acts.sum, norm);
-            }
-            Beside::Gate(_) => {
-                rms_norm::backward(p, dsum, dhidden, &acts.sum, norm);
-                rms_norm::backward(p, dexperts, dhidden, &acts.sum, norm);
-                shared::backward_scores(p, &scratch.dshared_scores, dsum, down, &acts.shared_scores);
+                if let Beside::Gate(_) = self.beside {
+                    shared::backward_scores(p, &scratch.dshared_scores, dsum, down, &acts.shared_scores);
+                }
             }
         }
     }
@@ -85,8 +83,7 @@ impl Experts {
     ) {
         match &self.beside {
             Beside::Nothing => {}
-            Beside::Norms([dense_norm, _]) => rms_norm::backward(p, ddown, dsum, down, dense_norm),
-            Beside::Sum(norm) => rms_norm::backward(p, ddown, dsum, down, norm),
+            Beside::Norms([norm, _]) | Beside::Sum(norm) => rms_norm::backward(p, ddown, dsum, down, norm),
             Beside::Gate(_) => {
                 let ddown = ddown.clone().with_staging(scratch.normed.rows().clone());
                 shared::backward(p, &ddown, dsum, &acts.shared_scores);
