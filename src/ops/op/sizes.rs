@@ -83,9 +83,15 @@ pub(super) fn software() -> Vec<Sizes> {
 }
 
 pub(super) fn attention_software() -> Vec<Sizes> {
-    let capped = |cap| move |sizes: Sizes| [&sizes[..], &[("CAP", cap)]].concat();
-    let cap = attention::cap(Some(50.0));
-    software().into_iter().map(capped(0)).chain(software().into_iter().take(1).map(capped(cap))).collect()
+    with_cap(software())
+}
+
+/// `sizes` without a softcap, and the first of them with one.
+fn with_cap(sizes: Vec<Sizes>) -> Vec<Sizes> {
+    let with = |sizes: &Sizes, cap| [&sizes[..], &[("CAP", cap)]].concat();
+    let capped: Vec<Sizes> =
+        sizes.iter().take(1).map(|sizes| with(sizes, attention::cap(Some(50.0)))).collect();
+    sizes.iter().map(|sizes| with(sizes, 0)).chain(capped).collect()
 }
 
 pub(super) fn attention_tiled() -> Vec<Sizes> {
@@ -127,13 +133,7 @@ pub(super) fn attention_parts() -> Vec<Sizes> {
 }
 
 pub(super) fn attention_scores() -> Vec<Sizes> {
-    let of = |cap| move |sizes: Sizes| [&sizes[..], &[("CAP", cap)]].concat();
-    let cap = attention::cap(Some(50.0));
-    attention_parts()
-        .into_iter()
-        .map(of(0))
-        .chain(attention_parts().into_iter().take(1).map(of(cap)))
-        .collect()
+    with_cap(attention_parts())
 }
 
 pub(super) fn block_ends() -> Vec<Sizes> {
