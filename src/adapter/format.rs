@@ -65,8 +65,23 @@ impl Format {
         }
     }
 
-    /// Why the program that reads this format makes no use of adapters of some of `slots`, or refuses them; `None` if it takes all. Found with
-    /// llama.cpp 0c1e57098 by tests/consumers; and mlx-lm 0.32.2.
+    /// [`Format::unapplied`] of several formats, each reason once.
+    pub fn all_unapplied<'a>(
+        formats: &[Format],
+        config: &Config,
+        slots: impl IntoIterator<Item = &'a Slot> + Clone,
+    ) -> Vec<&'static str> {
+        let mut reasons = Vec::new();
+        for reason in formats.iter().filter_map(|format| format.unapplied(config, slots.clone())) {
+            if !reasons.contains(&reason) {
+                reasons.push(reason);
+            }
+        }
+        reasons
+    }
+
+    /// Why the program that reads this format makes no use of adapters of some of `slots`, or refuses them; `None` if it takes all. Found by
+    /// tests/consumers, with llama.cpp 0c1e57098 and mlx-lm 0.32.2.
     pub fn unapplied<'a>(
         self,
         config: &Config,

@@ -80,10 +80,7 @@ fn exported(args: &ExportArgs) -> Result<()> {
     let matrices = output::count(adapter.pairs.len(), "matrix pair");
     output::line("adapter", format!("{matrices} for {}, rank {rank}, scale {scale:.4}", base.name()));
     output::notices(&found.notices);
-    let unapplied = args.to.iter().filter_map(|to| to.unapplied(base.config(), adapter.pairs.keys()));
-    let mut unapplied: Vec<_> = unapplied.collect();
-    unapplied.dedup();
-    output::notices(&unapplied);
+    output::notices(&Format::all_unapplied(&args.to, base.config(), adapter.pairs.keys()));
     let options = WriteOptions {
         base_model: origin.base_model.as_deref().unwrap_or(base.name()),
         dropout: origin.dropout,

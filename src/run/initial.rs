@@ -2,7 +2,7 @@
 
 use super::RunError;
 use crate::adapter::lora::{Adapter, Slot, slots as adapter_slots};
-use crate::adapter::{self, AdapterPath, Loaded, Origin};
+use crate::adapter::{self, AdapterPath, Format, Loaded, Origin};
 use crate::base::config::Config;
 use crate::base::{Base, Module};
 use crate::recipe::{Layers, Pattern, Recipe, TargetModules, rank_of};
@@ -103,9 +103,8 @@ pub fn initial_adapter(recipe: &Recipe, base: &Base) -> Result<Loaded, RunError>
         true => Loaded { adapter: fresh(recipe, &slots), origin: Origin::default(), notices: Vec::new() },
         false => read_adapters(&lora.init_from, base, &slots, recipe)?,
     };
-    let unapplied = recipe.output.export.iter().filter_map(|format| format.unapplied(base.config(), &slots));
-    loaded.notices.extend(unapplied.map(String::from));
-    loaded.notices.dedup();
+    let unapplied = Format::all_unapplied(&recipe.output.export, base.config(), &slots);
+    loaded.notices.extend(unapplied.into_iter().map(String::from));
     Ok(loaded)
 }
 

@@ -21,4 +21,9 @@ fn exports_that_a_program_makes_no_use_of_are_told() {
     assert_eq!(told(lite, Module::FfnGateInp), [false, false, false, true]);
     assert_eq!(told(flash, Module::AttnOutput), [false; 4]);
     assert_eq!(told("qwen35moe/model.gguf", Module::AttnQ), [false; 4]);
+    let base = Base::open(golden(flash).to_str().expect("UTF-8")).expect("the golden model opens");
+    let slots = slots(base.config(), &[Module::AttnKvB]);
+    let formats = [Format::GgufLora, Format::Mlx, Format::GgufLoraF16];
+    let reasons = Format::all_unapplied(&formats, base.config(), &slots);
+    assert!(reasons.len() == 2 && reasons[0].starts_with("llama.cpp"), "each reason once: {reasons:?}");
 }
