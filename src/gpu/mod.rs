@@ -113,15 +113,12 @@ struct Opened {
     queue: wgpu::Queue,
     limits: wgpu::Limits,
     matrices: Option<Matrices>,
+    /// A part of the device that is not used, and why.
     note: Option<String>,
 }
 
 /// Opens the device with the features that it has of those that kernels use, and with cooperative matrices where its driver allows it.
-async fn open(
-    adapter: &wgpu::Adapter,
-    webgpu_limits: bool,
-    note: Option<String>,
-) -> Result<Opened, GpuError> {
+async fn open(adapter: &wgpu::Adapter, webgpu_limits: bool) -> Result<Opened, GpuError> {
     let limits = if webgpu_limits { wgpu::Limits::default() } else { adapter.limits() };
     let mut wanted = wgpu::Features::TIMESTAMP_QUERY;
     wanted.set(wgpu::Features::PIPELINE_CACHE, !webgpu_limits);
@@ -143,7 +140,7 @@ async fn open(
         },
         ..Default::default()
     };
-    let (mut matrices, mut note) = (matrices, note);
+    let (mut matrices, mut note) = (matrices, None);
     if lanes::must_be_required(adapter, matrices) {
         match lanes::open(adapter, &descriptor(matrices)) {
             Ok((device, queue)) => return Ok(Opened { device, queue, limits, matrices, note }),
@@ -171,10 +168,10 @@ impl Gpu {
         let Picked { adapters, note } = pick_adapters(backend, name, place).await?;
         let interface =
             |a: &wgpu::Adapter| format!("{} ({})", a.get_info().name, backend::interface(&a.get_info()));
-        let opened = select::open_first(adapters, note, interface, async |adapter: &wgpu::Adapter, note| {
-            open(adapter, webgpu_limits, note).await
-        });
-        let (adapter, Opened { device, queue, limits, matrices, note }) = opened.await?;
+        let open = async |adapter: &wgpu::Adapter| open(adapter, webgpu_limits).await;
+        let (adapter, opened, refused) = select::open_first(adapters, note, interface, open).await?;
+        let Opened { device, queue, limits, matrices, note } = opened;
+        let note = select::noted(refused, note);
         let info = adapter.get_info();
         let software = !webgpu_limits && is_simd(&adapter);
         let cuda = cuda::Cuda::of(&adapter, &device);

@@ -139,24 +139,30 @@ pub(super) async fn pick_adapters(
     Ok(Picked { adapters: adapters.into_iter().map(lengthened).collect(), note })
 }
 
-/// The first of `adapters`, which are not empty, that `open` opens, with what it gave. Each that refuses is told in the note, which may have a
-/// reason already.
+/// The first of `adapters`, which are not empty, that `open` opens, with what it gave, and `note` with each that refused.
 pub(super) async fn open_first<A, T>(
     adapters: Vec<A>,
     mut note: Option<String>,
     name: impl Fn(&A) -> String,
-    open: impl AsyncFn(&A, Option<String>) -> Result<T, GpuError>,
-) -> Result<(A, T), GpuError> {
+    open: impl AsyncFn(&A) -> Result<T, GpuError>,
+) -> Result<(A, T, Option<String>), GpuError> {
     let mut left = adapters.into_iter().peekable();
     loop {
         let adapter = left.next().ok_or(GpuError::NoDevice)?;
-        let refused = match open(&adapter, note.clone()).await {
-            Ok(opened) => return Ok((adapter, opened)),
+        let refused = match open(&adapter).await {
+            Ok(opened) => return Ok((adapter, opened, note)),
             Err(refused) => refused,
         };
         let Some(next) = left.peek() else { return Err(refused) };
-        let said = note.map_or(String::new(), |note| format!("{note}; "));
-        note = Some(format!("{said}{} is used: {refused}", name(next)));
+        note = noted(note, Some(format!("{} is used: {refused}", name(next))));
+    }
+}
+
+/// Both notes as one.
+pub(super) fn noted(first: Option<String>, second: Option<String>) -> Option<String> {
+    match (first, second) {
+        (Some(first), Some(second)) => Some(format!("{first}; {second}")),
+        (first, second) => first.or(second),
     }
 }
 
@@ -202,25 +208,27 @@ fn lengthen(_: &wgpu::Instance, adapter: wgpu::Adapter) -> wgpu::Adapter {
 
 #[cfg(test)]
 mod tests {
-    use super::{GpuError, NVIDIA, Place, has_twin, open_first};
+    use super::{GpuError, NVIDIA, Place, has_twin, noted, open_first};
 
     #[test]
     fn a_device_that_refuses_is_told_and_the_next_one_is_taken() {
-        let open = async |name: &&str, note: Option<String>| match *name {
+        let open = async |name: &&str| match *name {
             "bad" => Err(GpuError::NotNamed { wanted: "bad".into(), found: "nothing".into() }),
-            _ => Ok(note),
+            _ => Ok(()),
         };
         let first = |names: Vec<&'static str>, note: Option<&str>| {
             pollster::block_on(open_first(names, note.map(String::from), |name| name.to_string(), open))
         };
         assert_eq!(
             first(vec!["good", "bad"], Some("a note")).expect("opens"),
-            ("good", Some("a note".into()))
+            ("good", (), Some("a note".into()))
         );
-        let (taken, note) = first(vec!["bad", "good"], Some("a note")).expect("opens");
+        let (taken, (), note) = first(vec!["bad", "good"], Some("a note")).expect("opens");
         let note = note.expect("one device refused");
         assert!(taken == "good" && note.starts_with("a note; good is used: no GPU has a name"), "{note}");
         assert!(matches!(first(vec!["bad", "bad"], None), Err(GpuError::NotNamed { .. })));
+        let both = noted(Some(note), Some("no matrices".into())).expect("two notes");
+        assert!(both.starts_with("a note; ") && both.ends_with("; no matrices"), "{both}");
     }
 
     #[test]
