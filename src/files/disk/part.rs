@@ -73,20 +73,17 @@ impl PartFile {
 /// Makes `link` stand for the file `place`: by a relative link where the system has them, otherwise by another name of the file, or a
 /// copy. An existing link is replaced.
 pub fn link(place: &Path, link: &Path) -> Result<(), Error> {
+    let clear = || if link.symlink_metadata().is_ok() { calls::remove_file(link) } else { Ok(()) };
     let make = || {
         let parent = link.parent().unwrap_or(Path::new("."));
         calls::create_dir_all(parent)?;
-        if link.symlink_metadata().is_ok() {
-            calls::remove_file(link)?;
-        }
+        clear()?;
         let linked = relative(place, parent).is_some_and(|target| symlink(&target, link).is_ok());
         if linked && link.exists() {
             return Ok(());
         }
         // Some systems make no link, or one that leads nowhere, and call it a success.
-        if link.symlink_metadata().is_ok() {
-            calls::remove_file(link)?;
-        }
+        clear()?;
         if fs::hard_link(place, link).is_ok() { Ok(()) } else { fs::copy(place, link).map(drop) }
     };
     make().map_err(at(link))
