@@ -13,6 +13,7 @@ import time
 
 import llama_cpp
 import numpy as np
+from figures import different, faults, figure, relative
 from gguf import GGUFReader
 from safetensors.numpy import load_file
 
@@ -23,7 +24,6 @@ SLOPE = 1e-3   # deviation from 1 of the slope of the adapter's effect
 PERMUTED = {"llama", "granite", "granitemoe", "mistral3", "smollm3"}  # llama.cpp's converter reorders the rows of queries and keys
 F32 = 0        # number of ggml's type
 ERROR = 4      # number of ggml's log level
-faults = 0
 
 
 @llama_cpp.llama_log_callback
@@ -33,16 +33,6 @@ def log(level, text, _):
 
 
 llama_cpp.llama_log_set(log, llama_cpp.ctypes.c_void_p(0))
-
-
-def figure(what, found, most):
-    global faults
-    faults += not found <= most
-    print(f"{what}: {found:.1e} (at most {most:.0e}){'' if found <= most else '  FAIL'}")
-
-
-def relative(found, expected):
-    return float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
 
 
 def model(base, adapters=(), **options):
@@ -114,7 +104,7 @@ for case in cases:
     base, effect = ours["base"], ours["adapted"] - ours["base"]
     rows = len(base)
     alone = logits(model("base-f32.gguf"), tokens)[:rows]
-    figure(f"{case['name']}: base alone", relative(alone, base), LOGITS)
+    figure(f"{case['name']}: base alone", relative(base, alone), LOGITS)
     runs = {"gguf-lora": ("base-f32.gguf", [(at("adapter.gguf"), 1.0)]),
             "gguf-lora-f16": ("base-f32.gguf", [(at("adapter-f16.gguf"), 1.0)]),
             "merged": (at("merged.gguf"), [])}
@@ -124,26 +114,22 @@ for case in cases:
     for name, (file, adapters) in runs.items():
         found = logits(model(file, adapters), tokens)[:rows]
         if adapters and not case["applied"]:
-            off = relative(found, ours["adapted"])
-            faults += off < WRONG
-            print(f"{case['name']}, {name}, which llama.cpp does not apply in full: logits {off:.1e} (at least {WRONG:.0e}){'' if off >= WRONG else '  FAIL'}")
+            different(f"{case['name']}, {name}, which llama.cpp does not apply in full: logits", relative(ours["adapted"], found), WRONG)
             continue
         # In many layers of experts, one chooses another expert where the adapter is rounded.
         most = WRONG if "f16" in name and layers > 10 else LOGITS
-        figure(f"{case['name']}, {name}: logits", relative(found, ours["adapted"]), most)
+        figure(f"{case['name']}, {name}: logits", relative(ours["adapted"], found), most)
         slope = float(((found - alone) * effect).sum() / (effect * effect).sum())
-        figure(f"{case['name']}, {name}: effect of {relative(ours['adapted'], base):.2f}, slope from 1", abs(slope - 1), SLOPE)
+        figure(f"{case['name']}, {name}: effect of {relative(base, ours['adapted']):.2f}, slope from 1", abs(slope - 1), SLOPE)
     if architecture in PERMUTED:
         found = logits(model("base-f32.gguf", [(without_permutation(at("adapter.gguf")), 1.0)]), tokens)[:rows]
-        off = relative(found, ours["adapted"])
-        faults += off < WRONG
-        print(f"{case['name']}, gguf-lora without the permutation: logits {off:.1e} (at least {WRONG:.0e}){'' if off >= WRONG else '  FAIL'}")
+        different(f"{case['name']}, gguf-lora without the permutation: logits", relative(ours["adapted"], found), WRONG)
     # The quantized files must load and have an effect.
     for name, (file, adapters) in {"quantized base": ("base.gguf", [(at("adapter.gguf"), 1.0)]),
                                    "merged into the quantized base": (at("merged-q8_0.gguf"), [])}.items():
         found = logits(model(file, adapters), tokens)[:rows]
         if not adapters or case["applied"]:
-            figure(f"{case['name']}, {name}: logits", relative(found, ours["adapted"]), case["quantized"])
+            figure(f"{case['name']}, {name}: logits", relative(ours["adapted"], found), case["quantized"])
 
 replies = json.load(open(os.path.join(FOLDER, "replies.json")))
 llm = model("base-f32.gguf", [(os.path.join("cases", replies["case"], "adapter.gguf"), 1.0)])
@@ -151,4 +137,4 @@ different = [r for r in replies["replies"] if greedy(llm, r["prompt"], replies["
 figure(f"greedy replies that differ, of {len(replies['replies'])}", len(different), 0)
 adapter = [(os.path.join("cases", replies["case"], "adapter.gguf"), 1.0)]
 print(f"llama.cpp on one core: {speed([]):.0f} tokens/s, with the adapter {speed(adapter):.0f}")
-sys.exit(bool(faults))
+sys.exit(bool(faults()))

@@ -11,44 +11,29 @@ import sys
 import tempfile
 from pathlib import Path
 
-GOLDEN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../golden")
-sys.path[:0] = [GOLDEN, os.path.join(GOLDEN, "families")]
-import families  # noqa: E402
-import families2  # noqa: E402
-import gemma4  # noqa: E402
-import mlx.core as mx  # noqa: E402
-import mlx.nn as nn  # noqa: E402
-import mlx_lm  # noqa: E402
-import numpy as np  # noqa: E402
-import torch  # noqa: E402
-from gguf import GGUFReader  # noqa: E402
-from mlx.utils import tree_flatten  # noqa: E402
-from mlx_lm.tuner.utils import load_adapters  # noqa: E402
-from mlx_lm.utils import load_model  # noqa: E402
-from safetensors.numpy import load_file, save_file  # noqa: E402
+import mlx.core as mx
+import mlx.nn as nn
+import mlx_lm
+import numpy as np
+import torch
+from base_model import architecture, from_gguf
+from figures import faults, figure, relative
+from gguf import GGUFReader
+from mlx.utils import tree_flatten
+from mlx_lm.tuner.utils import load_adapters
+from mlx_lm.utils import load_model
+from safetensors.numpy import load_file, save_file
 
 FOLDER = sys.argv[1]
 LOGITS = 2e-5  # norm of the difference over the norm
 ROUNDED = 2e-4  # the same of Gemma 3, whose factor on embeddings mlx-lm rounds to bfloat16
 BASE = os.path.join(FOLDER, "base.gguf")
 READER = GGUFReader(BASE)
-ARCHITECTURE = READER.fields["general.architecture"].contents()
+ARCHITECTURE = architecture(BASE)
 # Families whose published checkpoints hold a vision tower: the class that mlx-lm has for them, around the text model.
 WITH_TOWERS = {"mistral3": "mistral3", "qwen35": "qwen3_5", "qwen35moe": "qwen3_5_moe", "gemma4": "gemma4"}
 WINDOW = next((int(field.contents()) for key, field in READER.fields.items() if key.endswith("attention.sliding_window")), None)
 LIMIT = ROUNDED if ARCHITECTURE == "gemma3" else LOGITS
-faults = 0
-
-
-def figure(what, found, most):
-    global faults
-    faults += not found <= most
-    print(f"{what}: {found:.1e} (at most {most:.0e}){'' if found <= most else '  FAIL'}")
-
-
-def relative(expected, found):
-    return float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
-
 
 def as_published(config):
     """A text model's keys as in published checkpoints. transformers writes some of them in a newer form, which mlx-lm does not read."""
@@ -77,8 +62,7 @@ def as_published(config):
 
 def save(folder):
     """Writes the base as a checkpoint of transformers."""
-    module = next(m for m, known in ((gemma4, ["gemma4"]), (families, families.CLASSES), (families2, families2.CLASSES)) if ARCHITECTURE in known)
-    model = module.from_gguf(BASE, torch.float32)
+    model = from_gguf(BASE, torch.float32)
     model.save_pretrained(folder)
     path, file = Path(folder, "config.json"), Path(folder, "model.safetensors")
     config, weights = json.loads(path.read_text()), load_file(file)
@@ -144,4 +128,4 @@ with tempfile.TemporaryDirectory() as checkpoint:
         used = sum(name in read and bool(mx.array_equal(read[name], value)) for name, value in stored.items())
         figure(f"{case['name']}, mlx: tensors of {len(stored)} that it left out", len(stored) - used, 0)
         figure(f"{case['name']}, mlx: logits", relative(ours["adapted"][:rows], logits(model, tokens)[:rows]), LIMIT)
-sys.exit(bool(faults))
+sys.exit(bool(faults()))

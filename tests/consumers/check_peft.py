@@ -9,36 +9,23 @@ import os
 import sys
 import warnings
 
-GOLDEN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../golden")
-sys.path[:0] = [GOLDEN, os.path.join(GOLDEN, "families")]
-import families  # noqa: E402
-import families2  # noqa: E402
-import gemma4  # noqa: E402
-import peft  # noqa: E402
-import torch  # noqa: E402
-import transformers  # noqa: E402
-from gemma4 import logits, lora_key, relative  # noqa: E402
-from gguf import GGUFReader  # noqa: E402
-from safetensors.torch import load_file  # noqa: E402
-from transformers import Gemma3Config, Gemma3ForConditionalGeneration, Gemma4Config, Gemma4ForConditionalGeneration  # noqa: E402
+import peft
+import torch
+import transformers
+from base_model import architecture, from_gguf, gemma4
+from figures import faults, figure, judge
+from safetensors.torch import load_file
+from transformers import Gemma3Config, Gemma3ForConditionalGeneration, Gemma4Config, Gemma4ForConditionalGeneration
+
+from gemma4 import logits, lora_key, relative  # of tests/golden, which base_model finds
 
 FOLDER = sys.argv[1]
 LOGITS = 2e-5  # norm of the difference over the norm
 BASE = os.path.join(FOLDER, "base.gguf")
-ARCHITECTURE = GGUFReader(BASE).fields["general.architecture"].contents()
-from_gguf = next(m for m, known in ((gemma4, ["gemma4"]), (families, families.CLASSES), (families2, families2.CLASSES)) if ARCHITECTURE in known).from_gguf
-faults = 0
-
-
-def figure(what, found, most):
-    global faults
-    faults += not found <= most
-    print(f"{what}: {found:.1e} (at most {most:.0e}){'' if found <= most else '  FAIL'}")
-
+ARCHITECTURE = architecture(BASE)
 
 def load(model, folder):
     """Loads an adapter. Tensors that PEFT skips or initialises count as faults."""
-    global faults
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         adapted = peft.PeftModel.from_pretrained(model, folder, autocast_adapter_dtype=False).eval()
@@ -47,8 +34,7 @@ def load(model, folder):
     loaded = {lora_key(name): tensor for name, tensor in adapted.state_dict().items() if "lora_" in name}
     same = stored.keys() == loaded.keys() and all(torch.equal(stored[k].float(), loaded[k].float()) for k in stored)
     if messages or not same:
-        faults += 1
-        print(f"{folder}: PEFT did not load all tensors of the file  FAIL", *messages, *sorted(stored.keys() ^ loaded.keys()))
+        judge(False, " ".join([f"{folder}: PEFT did not load all tensors of the file", *messages, *sorted(stored.keys() ^ loaded.keys())]))
     return adapted
 
 
@@ -111,4 +97,4 @@ replies = json.load(open(os.path.join(FOLDER, "replies.json")))
 model = load(from_gguf(BASE, torch.float32), os.path.join(FOLDER, "cases", replies["case"]))
 different = [r for r in replies["replies"] if greedy(model, r["prompt"], replies["most"], replies["stop"]) != r["reply"]]
 figure(f"greedy replies that differ, of {len(replies['replies'])}", len(different), 0)
-sys.exit(bool(faults))
+sys.exit(bool(faults()))
