@@ -21,9 +21,9 @@ use super::half::{EPS, HALF, make_stale, read, same, unpacked};
 enum Kind {
     None,
     OfHeads,
-    /// Of all heads of a token together.
+    /// One norm takes all heads of a token together.
     OfRows,
-    /// Of heads, its weights behind the rotary embedding.
+    /// Each head has a norm, whose weights stand behind the rotary embedding.
     Behind,
 }
 
