@@ -31,6 +31,9 @@ const UNIFORM_BYTES: u64 = 4096 - 256;
 /// Every kernel is waited for.
 const SYNC: &str = "WGPU_CUDA_SYNC";
 
+/// The compute capability that newer GPUs act as.
+const CAPABILITY: &str = "WGPU_CUDA_CAPABILITY";
+
 #[derive(Debug, Clone)]
 pub struct Adapter {
     number: i32,
@@ -76,6 +79,12 @@ pub fn capability(adapter: &wgpu::Adapter) -> Option<(u32, u32)> {
     adapter.as_custom::<Adapter>().map(|a| a.capability)
 }
 
+/// The compute capability of a text such as "8.0".
+fn capability_of(text: &str) -> Option<(u32, u32)> {
+    let (major, minor) = text.split_once('.')?;
+    Some((major.parse().ok()?, minor.parse().ok()?))
+}
+
 impl Adapter {
     fn new(driver: &Driver, number: i32) -> Option<Adapter> {
         let mut device = 0;
@@ -112,13 +121,19 @@ impl Adapter {
             Some(version) => ("NVIDIA".into(), version),
             None => ("CUDA".into(), format!("{}.{}", driver.cuda().0, driver.cuda().1)),
         };
+        let own = (attribute(75), attribute(76));
+        let acts_as =
+            std::env::var(CAPABILITY).ok().and_then(|text| capability_of(&text)).filter(|other| *other < own);
+        if let Some((major, minor)) = acts_as {
+            info.driver_info += &format!(", as {major}.{minor}");
+        }
         info.subgroup_min_size = 32;
         info.subgroup_max_size = 32;
         Some(Adapter {
             number: device,
             info,
             shared: attribute(8),
-            capability: (attribute(75), attribute(76)),
+            capability: acts_as.unwrap_or(own),
             multiprocessors: attribute(16) as usize,
             total: total as u64,
             pooled: attribute(115) != 0,
@@ -256,12 +271,19 @@ impl c::AdapterInterface for Adapter {
 
 #[cfg(test)]
 mod tests {
-    use super::bus_id;
+    use super::{bus_id, capability_of};
 
     #[test]
     fn bus_ids_are_those_of_wgpu() {
         assert_eq!(bus_id("00000000:1B:00.0"), "0000:1b:00.0");
         assert_eq!(bus_id("0000:06:00.0"), "0000:06:00.0");
         assert_eq!(bus_id("00010000:06:00.0"), "10000:06:00.0");
+    }
+
+    #[test]
+    fn capabilities_are_two_numbers() {
+        assert_eq!(capability_of("8.0"), Some((8, 0)));
+        assert_eq!(capability_of("12.0"), Some((12, 0)));
+        assert_eq!(capability_of("8"), None);
     }
 }
