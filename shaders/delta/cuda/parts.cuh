@@ -1,4 +1,4 @@
-// Matrix instructions for the delta net's kernels on NVIDIA's GPUs of compute capability 9.0, and the copies of their operands.
+// Matrix instructions for the delta net's kernels on NVIDIA's GPUs of compute capability 8.0 and newer, and the copies of their operands.
 //
 // Operands pass through shared memory in pieces of 64 rows of 64 f16, whose eight parts of 16 bytes are in another order in each of eight rows.
 // A warp multiplies 16 rows of the first operand, in registers, with a piece.
@@ -200,16 +200,23 @@ __device__ __forceinline__ void clear_behind(Result (&d)[8], uint32_t count) {
         if (i / 4 * 8 + column_of() + (i & 1) >= count) d[i / 4][i % 4] = 0;
 }
 
+// Eight rows and columns, transposed: lane l has two neighbouring columns of row l / 4.
+__device__ __forceinline__ uint32_t transposed(uint32_t a) {
+    uint32_t d;
+    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(d) : "r"(a));
+    return d;
+}
+
 // Stores this warp's 16 columns of values of the chunk's tokens, which are the rows of the first operand, through its part of a piece.
 __device__ __forceinline__ void store_values(__half* to, size_t stride, uint32_t count, const Left (&a)[4], uint32_t piece) {
-    uint32_t l = lane_of(), low = l >> 3 & 1, high = l >> 1 & 8, own = l & 7;
+    uint32_t l = lane_of();
     __syncwarp();
 #pragma unroll
-    for (int step = 0; step < 4; step++)
-        asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
-                         piece + part_at(step * 16 + high + own, warp_of() * 2 + low)),
-                     "r"(a[step][0]), "r"(a[step][1]), "r"(a[step][2]), "r"(a[step][3])
+    for (int i = 0; i < 16; i++) {
+        uint32_t row = i / 4 * 16 + (i >> 1 & 1) * 8 + row_of();
+        asm volatile("st.shared.u32 [%0], %1;" ::"r"(piece + part_at(row, warp_of() * 2 + (i & 1)) + column_of() * 2), "r"(transposed(a[i / 4][i % 4]))
                      : "memory");
+    }
     __syncwarp();
 #pragma unroll
     for (int i = 0; i < 4; i++) {
