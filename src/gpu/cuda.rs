@@ -1,16 +1,18 @@
-//! What CUDA's own device can do and wgpu has no name for: graphs, and kernels for NVIDIA's GPUs of compute capability 9.0, since no shading
-//! language reaches the matrix instructions of these. They run in the device's stream, among its other commands.
+//! What CUDA's own device can do and wgpu has no name for: graphs, and kernels for NVIDIA's GPUs of compute capability 8.0 and newer, since
+//! no shading language reaches the copies and matrix instructions of these. They run in the device's stream, among its other commands.
 
-use crate::gpu::{Entry, Launch};
+use crate::gpu::{Entry, Launch, MatrixInstructions};
 
-/// The compute capability that the kernels are made for.
+/// The least compute capability that has the copies of the kernels, `cp.async`.
+const AMPERE: (u32, u32) = (8, 0);
+/// The only one that has `wgmma`.
 const HOPPER: (u32, u32) = (9, 0);
 
 /// A device of CUDA.
 pub(super) struct Cuda {
     device: wgpu::Device,
     multiprocessors: usize,
-    runs_kernels: bool,
+    matrix_instructions: Option<MatrixInstructions>,
 }
 
 /// Commands that run again and again.
@@ -19,14 +21,17 @@ pub(super) type Graph = wgpu_cuda::Graph;
 impl Cuda {
     /// `device`, opened from `adapter`; `None` where it is not one of CUDA's.
     pub fn of(adapter: &wgpu::Adapter, device: &wgpu::Device) -> Option<Cuda> {
-        let runs_kernels = wgpu_cuda::capability(adapter)? == HOPPER;
+        let matrix_instructions = match wgpu_cuda::capability(adapter)? {
+            HOPPER => Some(MatrixInstructions::Wgmma),
+            capability => (capability >= AMPERE).then_some(MatrixInstructions::Mma),
+        };
         let multiprocessors = wgpu_cuda::multiprocessors(adapter)?;
-        Some(Cuda { device: device.clone(), multiprocessors, runs_kernels })
+        Some(Cuda { device: device.clone(), multiprocessors, matrix_instructions })
     }
 
-    /// Whether CUDA's kernels are made for its GPU.
-    pub fn runs_kernels(&self) -> bool {
-        self.runs_kernels
+    /// The instructions of the kernels for its GPU; `None` if it runs none.
+    pub fn matrix_instructions(&self) -> Option<MatrixInstructions> {
+        self.matrix_instructions
     }
 
     /// A graph of all commands of `encoder`.

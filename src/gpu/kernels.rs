@@ -5,9 +5,20 @@ use std::sync::RwLock;
 use super::backend::{AMD, INTEL, QUALCOMM};
 use super::{Gpu, GpuError, KernelSetting};
 
-/// The least size of products that run in CUDA.
+/// Matrix instructions of CUDA's kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Least {
+pub enum MatrixInstructions {
+    /// `mma.sync`, of compute capability 8.0 and newer.
+    Mma,
+    /// `wgmma`, of compute capability 9.0.
+    Wgmma,
+}
+
+/// CUDA's kernels, and the least size of products that they compute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InCuda {
+    /// Instructions of the kernels for products and attention.
+    pub instructions: MatrixInstructions,
     /// Tokens: to make panels of a matrix takes as long as to multiply a few hundred tokens by it.
     pub tokens: usize,
     /// Rows of an expert, on average, for the same reason.
@@ -18,9 +29,14 @@ pub struct Least {
     pub multiplications: u64,
 }
 
-/// The least size on an H100, which has 132 multiprocessors: with these, a step of e2b of 512 tokens takes 0.92 of the time that it takes
-/// with only its output projection in CUDA, and one of 8192 tokens the least of those that were tried.
-const WORTH_CUDA: Least = Least { tokens: 256, expert_rows: 384, blocks: 32, multiplications: 1_000_000_000 };
+impl InCuda {
+    /// The least size on a GPU with so many multiprocessors. On an H100, which has 132, a step of e2b of 512 tokens takes 0.92 of the time that
+    /// it takes with only its output projection in CUDA, and one of 8192 tokens the least of those that were tried.
+    fn where_worth(instructions: MatrixInstructions, multiprocessors: usize) -> InCuda {
+        let blocks = (24 * multiprocessors).div_ceil(100);
+        InCuda { instructions, tokens: 256, expert_rows: 384, blocks, multiplications: 1_000_000_000 }
+    }
+}
 
 /// Operands of products and of attention, the slowest first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -58,7 +74,7 @@ pub struct Kernels {
     workgroups_to_fill: usize,
     orders_storage: bool,
     few_registers: bool,
-    cuda: Option<Least>,
+    cuda: Option<InCuda>,
 }
 
 /// The variant of a product.
@@ -81,7 +97,11 @@ pub enum Products {
 impl std::fmt::Display for Kernels {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let software = if self.software_lanes.is_some() { ", for software renderers" } else { "" };
-        let cuda = if self.cuda.is_some() { ", long products, attention and delta nets in CUDA" } else { "" };
+        let cuda = match self.cuda.map(|cuda| cuda.instructions) {
+            None => "",
+            Some(MatrixInstructions::Mma) => ", long products, attention and delta nets in CUDA by mma.sync",
+            Some(MatrixInstructions::Wgmma) => ", long products, attention and delta nets in CUDA",
+        };
         write!(f, "{}{software}{cuda}", self.tier)
     }
 }
@@ -153,8 +173,8 @@ impl Kernels {
         self.workgroups_to_fill
     }
 
-    /// Products from this size on run in CUDA; `None` where none does.
-    pub fn cuda(&self) -> Option<Least> {
+    /// CUDA's kernels; `None` where none runs.
+    pub fn cuda(&self) -> Option<InCuda> {
         self.cuda
     }
 
@@ -181,8 +201,8 @@ impl Kernels {
 
     /// These kernels, with all products in CUDA that its kernels can compute, where there are any.
     pub fn all_in_cuda(self) -> Option<Kernels> {
-        self.cuda.map(|_| Kernels {
-            cuda: Some(Least { tokens: 0, expert_rows: 0, blocks: 0, multiplications: 0 }),
+        self.cuda.map(|cuda| Kernels {
+            cuda: Some(InCuda { tokens: 0, expert_rows: 0, blocks: 0, multiplications: 0, ..cuda }),
             ..self
         })
     }
@@ -257,7 +277,10 @@ impl Gpu {
             workgroups_to_fill: if self.is_software() { 0 } else { 4096 },
             orders_storage: tier == Tier::Coop16,
             few_registers: has_few_registers(self.info.vendor, &self.info.name),
-            cuda: (tier == Tier::Coop16 && self.has_cuda()).then_some(WORTH_CUDA),
+            cuda: self
+                .matrix_instructions()
+                .filter(|_| tier == Tier::Coop16)
+                .map(|instructions| InCuda::where_worth(instructions, self.multiprocessors())),
         })
     }
 

@@ -3,7 +3,7 @@
 use std::ffi::CStr;
 use std::hash::{Hash, Hasher};
 
-use super::Gpu;
+use super::{Gpu, MatrixInstructions};
 
 /// PTX text of a file in `shaders`, whose path the arguments make, with NUL at its end; empty in programs that never run it.
 macro_rules! ptx {
@@ -16,6 +16,35 @@ macro_rules! ptx {
     };
 }
 pub(crate) use ptx;
+
+/// The PTX texts of a kernel, whose paths are those before and behind the name of the instructions.
+macro_rules! texts {
+    ($before:literal, $behind:literal) => {
+        $crate::gpu::Texts {
+            mma: $crate::gpu::ptx!($before, "-mma", $behind),
+            wgmma: $crate::gpu::ptx!($before, "-wgmma", $behind),
+        }
+    };
+}
+pub(crate) use texts;
+
+/// PTX texts of one kernel, by its matrix instructions.
+pub struct Texts {
+    /// With `mma.sync`.
+    pub mma: &'static [u8],
+    /// With `wgmma`.
+    pub wgmma: &'static [u8],
+}
+
+impl Texts {
+    /// The text for `instructions`.
+    pub fn of(&self, instructions: MatrixInstructions) -> &'static [u8] {
+        match instructions {
+            MatrixInstructions::Mma => self.mma,
+            MatrixInstructions::Wgmma => self.wgmma,
+        }
+    }
+}
 
 /// A kernel of CUDA: PTX text that ends with NUL, and an entry point in it. Its text is known by its address: it is too long to be compared
 /// at each launch.
@@ -78,9 +107,9 @@ impl Launch {
 }
 
 impl Gpu {
-    /// Whether CUDA's kernels can run on this device.
-    pub fn has_cuda(&self) -> bool {
-        self.cuda.as_ref().is_some_and(|cuda| cuda.runs_kernels())
+    /// The instructions of the kernels of CUDA that can run on this device; `None` if it runs none.
+    pub fn matrix_instructions(&self) -> Option<MatrixInstructions> {
+        self.cuda.as_ref()?.matrix_instructions()
     }
 
     /// Multiprocessors of the GPU; 1 where it is not CUDA's device.

@@ -41,9 +41,9 @@ pub use bind_groups::BindGroups;
 pub(crate) use buffers::{ARRIVALS, PARTIAL_SUMS};
 use error::Fault as DeviceFault;
 pub use error::GpuError;
-pub use kernels::{Kernels, Least, Matrices, Products, Tier, has_few_registers};
-pub(crate) use launch::ptx;
-pub use launch::{Entry, Launch};
+pub use kernels::{InCuda, Kernels, Matrices, MatrixInstructions, Products, Tier, has_few_registers};
+pub use launch::{Entry, Launch, Texts};
+pub(crate) use launch::{ptx, texts};
 #[doc(hidden)]
 pub use pipeline::Fault;
 pub use pipeline::{Kernel, PipelinesKey};

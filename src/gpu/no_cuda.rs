@@ -1,6 +1,6 @@
 //! Platforms without CUDA.
 
-use super::{Entry, Launch};
+use super::{Entry, Launch, MatrixInstructions};
 
 /// A device of CUDA: there is none.
 pub(super) enum Cuda {}
@@ -13,7 +13,7 @@ impl Cuda {
         None
     }
 
-    pub fn runs_kernels(&self) -> bool {
+    pub fn matrix_instructions(&self) -> Option<MatrixInstructions> {
         match *self {}
     }
 

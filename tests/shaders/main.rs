@@ -298,8 +298,14 @@ fn the_ptx_is_that_of_its_source() {
         let expected = format!("// sha256 of {}: {digest}", sources.join(" and "));
         assert_eq!(text.lines().next(), Some(expected.as_str()), "{ptx}");
     };
+    let by_matrices = |folder: &str, part: &str, ending: &str| {
+        for matrices in ["mma", "wgmma"] {
+            let sources = ["parts.cuh", &format!("{matrices}.cuh"), &format!("{part}.cu")];
+            same(folder, &sources, &format!("{part}-{matrices}{ending}.ptx"));
+        }
+    };
     for part in ["whole", "grouped"] {
-        same("linear/cuda", &["parts.cuh", &format!("{part}.cu")], &format!("{part}.ptx"));
+        by_matrices("linear/cuda", part, "");
     }
     same("delta/cuda", &["parts.cuh", "forward.cu"], "forward.ptx");
     for part in ["backward", "gradients"] {
@@ -307,7 +313,7 @@ fn the_ptx_is_that_of_its_source() {
     }
     for part in ["forward", "backward"] {
         for kind in ["64", "128", "256", "128-capped", "256-capped"] {
-            same("attention/cuda", &["parts.cuh", &format!("{part}.cu")], &format!("{part}-{kind}.ptx"));
+            by_matrices("attention/cuda", part, &format!("-{kind}"));
         }
     }
 }

@@ -175,20 +175,20 @@ __device__ __forceinline__ void block(const Backward& a, float* shared, uint32_t
         shift[n] = -value.x - ilogbf(__ldg(a.factors + query)), delta[n] = value.y;
     };
     auto begin_scores = [&](uint32_t slot) {
-        wgmma_begin();
+        products_begin();
 #pragma unroll
         for (int n = 0; n < DEPTH; n++) multiply<0>(s, x[n], Rows::rows(slot, n), n > 0);
-        wgmma_commit();
+        products_commit();
         if constexpr (WAY != DV) {
 #pragma unroll
             for (int n = 0; n < DEPTH; n++) multiply<0>(dp, y[n], Rows::rows(slot + SLOT / 2, n), n > 0);
-            wgmma_commit();
+            products_commit();
         }
     };
     auto begin_products = [&](uint32_t slot) {
 #pragma unroll
         for (int n = 0; n < STEP / 16; n++) multiply<1>(d, w[n], Rows::columns(slot + (WAY == DV ? SLOT / 2 : half * SLOT / 4), n), 1);
-        wgmma_commit();
+        products_commit();
     };
     // Which of a row's values element n of s takes.
     auto of = [](int n) { return WAY == DQ ? n >> 1 & 1 : n / 4 * 2 + (n & 1); };
@@ -239,21 +239,21 @@ __device__ __forceinline__ void block(const Backward& a, float* shared, uint32_t
         copies_end();
         begin_scores(slot);
         begin_products(before);
-        wgmma_wait<WAY == DV ? 1 : 2>(s);
+        products_wait<WAY == DV ? 1 : 2>(s);
         weigh(now.row);
         if constexpr (WAY != DV) {
-            wgmma_wait<1>(dp);
+            products_wait<1>(dp);
 #pragma unroll
             for (int n = 0; n < STEP / 2; n++) s[n] *= dp[n] - delta[of(n)];
         }
         if (WAY != DQ && left > 1) read_columns(next);
-        wgmma_wait<0>(d);
+        products_wait<0>(d);
         pack(w, s);
         before = slot, slot = next_slot, now = next;
     }
-    wgmma_begin();
+    products_begin();
     begin_products(before);
-    wgmma_wait<0>(d);
+    products_wait<0>(d);
     float factor[2];
 #pragma unroll
     for (int r = 0; r < 2; r++)

@@ -123,11 +123,11 @@ __device__ __forceinline__ void forward_block(const Forward& a, uint32_t memory,
 #pragma unroll
     for (int i = 0; i < HEAD / 2; i++) o[i] = 0.f;
     copies_wait<1>();
-    wgmma_begin();
+    products_begin();
 #pragma unroll
     for (int n = 0; n < DEPTH; n++) multiply<0>(s, q[n], Keys::rows(memory, n), n > 0);
-    wgmma_commit();
-    wgmma_wait<0>(s);
+    products_commit();
+    products_wait<0>(s);
     __syncthreads();
     copy_keys(1);
     mask(0);
@@ -136,28 +136,28 @@ __device__ __forceinline__ void forward_block(const Forward& a, uint32_t memory,
     for (uint32_t i = 0; i + 1 < blocks; i++) {
         copies_wait<0>();
         copy_values(i + 1);
-        wgmma_begin();
+        products_begin();
 #pragma unroll
         for (int n = 0; n < DEPTH; n++) multiply<0>(s, q[n], Keys::rows(memory, n), n > 0);
-        wgmma_commit();
+        products_commit();
 #pragma unroll
         for (int n = 0; n < KEYS / 16; n++) multiply<1>(o, p[n], Keys::columns(memory + (1 + (i & 1)) * SLOT, n), 1);
-        wgmma_commit();
-        wgmma_wait<1>(s);
+        products_commit();
+        products_wait<1>(s);
         __syncthreads();
         copy_keys(i + 2);
         mask(i + 1);
         weigh(s, most, sum, change, scale);
-        wgmma_wait<0>(o);
+        products_wait<0>(o);
 #pragma unroll
         for (int n = 0; n < HEAD / 2; n++) o[n] *= change[n >> 1 & 1];
         pack(p, s);
     }
     copies_wait<0>();
-    wgmma_begin();
+    products_begin();
 #pragma unroll
     for (int n = 0; n < KEYS / 16; n++) multiply<1>(o, p[n], Keys::columns(memory + (1 + (blocks - 1 & 1)) * SLOT, n), 1);
-    wgmma_commit();
+    products_commit();
     float factor[2];
 #pragma unroll
     for (int r = 0; r < 2; r++) {
@@ -179,7 +179,7 @@ __device__ __forceinline__ void forward_block(const Forward& a, uint32_t memory,
             if (a.out_tiles) a.factors[row] = 1.f;
         }
     }
-    wgmma_wait<0>(o);
+    products_wait<0>(o);
     leave(a, o, factor, head, query);
 }
 

@@ -1,5 +1,5 @@
 // Products of rows that are grouped by expert (shaders/experts/groups.wgsl) with the matrix of their expert.
-#include "parts.cuh"
+#include MATRICES
 
 constexpr int EXPERTS = 256;    // at most
 
@@ -61,13 +61,13 @@ __device__ __forceinline__ void run_grouped(const Arguments& a, char* memory) {
 }
 
 // x holds the rows of y.
-extern "C" __global__ void __launch_bounds__(384, 1) grouped(const __grid_constant__ Arguments a) {
+extern "C" __global__ void __launch_bounds__(THREADS, 1) grouped(const __grid_constant__ Arguments a) {
     extern __shared__ __align__(1024) char memory[];
     run_grouped<false>(a, memory);
 }
 
 // x holds the rows of the tokens: every row of y reads that of its choice's token.
-extern "C" __global__ void __launch_bounds__(384, 1) gathered(const __grid_constant__ Arguments a) {
+extern "C" __global__ void __launch_bounds__(THREADS, 1) gathered(const __grid_constant__ Arguments a) {
     extern __shared__ __align__(1024) char memory[];
     run_grouped<true>(a, memory);
 }

@@ -1,5 +1,5 @@
 // Products of all rows with one matrix.
-#include "parts.cuh"
+#include MATRICES
 
 constexpr int TOKEN_TILES = 16;  // neighbouring blocks share W over so many tiles of tokens, and x over their columns
 
@@ -24,7 +24,7 @@ struct Whole {
     }
 };
 
-extern "C" __global__ void __launch_bounds__(384, 1) product(const __grid_constant__ Arguments a) {
+extern "C" __global__ void __launch_bounds__(THREADS, 1) product(const __grid_constant__ Arguments a) {
     extern __shared__ __align__(1024) char memory[];
     uint32_t base = (uint32_t)__cvta_generic_to_shared(memory);
     begin<Whole>(base);

@@ -1,9 +1,11 @@
 //! [`crate::ops::attention`] by CUDA's kernels, shaders/attention/cuda: the operands and results of [`super::coop16`], without memory for
 //! scores. Kernels for scores under a softcap are others, so that those without do not change.
 
+use std::ffi::CStr;
+
 use super::Attention;
 use super::coop16::Operands;
-use crate::gpu::{Entry, Gpu, Launch, Recorder, ptx};
+use crate::gpu::{Entry, Gpu, Launch, Recorder, Texts, texts};
 use crate::ops::Rows;
 use crate::ops::act::Act;
 use crate::ops::pack::Packed;
@@ -23,27 +25,27 @@ const THREADS: u32 = 32 * WARPS as u32;
 struct Modules {
     head_size: usize,
     capped: bool,
-    forward: &'static [u8],
-    backward: &'static [u8],
+    forward: Texts,
+    backward: Texts,
 }
 
 macro_rules! modules {
-    ($head_size:literal, $capped:literal, $ending:literal) => {
+    ($head_size:literal, $capped:literal, $behind:literal) => {
         Modules {
             head_size: $head_size,
             capped: $capped,
-            forward: ptx!("attention/cuda/forward-", $head_size, $ending),
-            backward: ptx!("attention/cuda/backward-", $head_size, $ending),
+            forward: texts!("attention/cuda/forward", $behind),
+            backward: texts!("attention/cuda/backward", $behind),
         }
     };
 }
 
 static MODULES: [Modules; 5] = [
-    modules!(64, false, ".ptx"),
-    modules!(128, false, ".ptx"),
-    modules!(256, false, ".ptx"),
-    modules!(128, true, "-capped.ptx"),
-    modules!(256, true, "-capped.ptx"),
+    modules!(64, false, "-64.ptx"),
+    modules!(128, false, "-128.ptx"),
+    modules!(256, false, "-256.ptx"),
+    modules!(128, true, "-128-capped.ptx"),
+    modules!(256, true, "-256-capped.ptx"),
 ];
 
 /// Twin of the numbers of `Forward` in shaders/attention/cuda/forward.cu.
@@ -112,8 +114,8 @@ pub fn forward(rec: &mut Recorder, attention: &Attention, out: &Act, lse: &Rows,
         out_tiles,
     };
     let blocks = attention.heads * attention.rows.div_ceil(QUERIES);
-    let entry = Entry { text: attention.modules().forward, name: c"forward" };
-    attention.launch(rec, "attention/cuda.forward", entry, &buffers, &numbers, blocks);
+    let kernel = (&attention.modules().forward, c"forward");
+    attention.launch(rec, "attention/cuda.forward", kernel, &buffers, &numbers, blocks);
 }
 
 /// The gradients of [`forward`], as [`super::coop16_backward::Scratch::backward`]: `dq` is overwritten, `dk` and `dv` are added to. `dout`
@@ -159,12 +161,12 @@ pub fn backward(
         out_tiles,
         shares: shares as u32,
     };
-    let entry = |name| Entry { text: attention.modules().backward, name };
+    let texts = &attention.modules().backward;
     let blocks = (heads * rows.div_ceil(16)).div_ceil(WARPS);
-    attention.launch(rec, "attention/cuda.rows", entry(c"rows"), &buffers, &numbers, blocks);
+    attention.launch(rec, "attention/cuda.rows", (texts, c"rows"), &buffers, &numbers, blocks);
     let most_operands = rows.div_ceil(if head_size == 256 { OWN_ROWS / 2 } else { OWN_ROWS });
     let blocks = most_operands * (heads + kv_heads * shares) + rows.div_ceil(OWN_ROWS) * kv_heads * shares;
-    attention.launch(rec, "attention/cuda.backward", entry(c"backward"), &buffers, &numbers, blocks);
+    attention.launch(rec, "attention/cuda.backward", (texts, c"backward"), &buffers, &numbers, blocks);
     if shares > 1 {
         partial_sums::add(rec, dk, rows, 0..shares);
         partial_sums::add(rec, dv, rows, shares..2 * shares);
@@ -201,11 +203,13 @@ impl Attention<'_> {
         &self,
         rec: &mut Recorder,
         name: &'static str,
-        entry: Entry,
+        (texts, entry): (&Texts, &'static CStr),
         buffers: &[(wgpu::Buffer, u64)],
         numbers: &impl bytemuck::Pod,
         blocks: usize,
     ) {
+        let cuda = rec.gpu().kernels().cuda().expect("`supports` asks for it");
+        let entry = Entry { text: texts.of(cuda.instructions), name: entry };
         let mut launch = Launch::of_buffers(name, entry, buffers, numbers, [blocks as u32, 1, 1], THREADS);
         if let Some(cap) = self.softcap {
             // The last member of both structs, which end at a multiple of 8 bytes.

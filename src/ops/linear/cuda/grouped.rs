@@ -3,9 +3,9 @@
 use std::ops::Range;
 
 use super::panels::{LowStack, Panels, Stack, Way, bytes, expert_bytes, make};
-use super::{COLUMNS, Numbers, SHARED, STEPS, TOKENS, stages};
+use super::{COLUMNS, Numbers, STEPS, TOKENS, block, stages};
 use crate::base::config::Experts;
-use crate::gpu::{Entry, Gpu, Launch, Recorder, ptx};
+use crate::gpu::{Entry, Gpu, Launch, Recorder, Texts, texts};
 use crate::ops::experts::groups::Groups;
 use crate::ops::linear::grouped::{Columns, ExpertWeight};
 use crate::ops::linear::grouped_coop16::LowRank;
@@ -14,7 +14,7 @@ use crate::ops::pack::Packed;
 /// Most experts that a launch multiplies with.
 const EXPERTS: usize = 256;
 
-static TEXT: &[u8] = ptx!("linear/cuda/grouped.ptx");
+static TEXTS: Texts = texts!("linear/cuda/grouped", ".ptx");
 
 /// Twin of the numbers of `Arguments` in shaders/linear/cuda/grouped.cu.
 #[repr(C)]
@@ -208,9 +208,14 @@ impl<'a> Product<'a> {
         };
         let result = y.rows.bind(0).range.map_or(0, |range| range.0) + 16 * u64::from(y.offset4());
         let most = (rows.div_ceil(TOKENS) + experts.len()) * columns.div_ceil(COLUMNS);
+        let instructions = rec.gpu().kernels().cuda().expect("`is_worth` asks for it").instructions;
+        let (threads, shared) = block(instructions);
         rec.launch(Launch {
             name: self.name,
-            entry: Entry { text: TEXT, name: if x.of_tokens { c"gathered" } else { c"grouped" } },
+            entry: Entry {
+                text: TEXTS.of(instructions),
+                name: if x.of_tokens { c"gathered" } else { c"grouped" },
+            },
             buffers: vec![
                 operand,
                 z_place,
@@ -224,8 +229,8 @@ impl<'a> Product<'a> {
             ],
             numbers: bytemuck::bytes_of(&numbers).to_vec(),
             blocks: [most.min(rec.gpu().multiprocessors()) as u32, 1, 1],
-            threads: 384,
-            shared: SHARED + 4 * (2 * EXPERTS as u32 + 1),
+            threads,
+            shared: shared + 4 * (2 * EXPERTS as u32 + 1),
             bytes: (2 * experts.len() * summed * columns + rows * (2 * summed + 4 * columns)) as u64,
         });
     }

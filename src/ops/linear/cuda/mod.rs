@@ -9,7 +9,7 @@ mod panels;
 use bytemuck::Zeroable;
 
 use super::coop16::LowRank;
-use crate::gpu::{Entry, Launch, Recorder, ptx};
+use crate::gpu::{Entry, Launch, MatrixInstructions, Recorder, Texts, texts};
 use crate::ops::pack::Packed;
 use crate::ops::partial_sums::{self, Target};
 use crate::ops::{View, Weight};
@@ -25,10 +25,17 @@ pub const TOKENS: usize = 128;
 const STEPS: usize = 16;
 /// Rows and columns of a panel; also the steps of the sum that a block copies at a time, a stage.
 const EDGE: usize = 64;
-/// Bytes of shared memory of a block: four stages, and their barriers.
-const SHARED: u32 = (4 * (TOKENS + COLUMNS) * EDGE * 2 + 64) as u32;
 
-static TEXT: &[u8] = ptx!("linear/cuda/whole.ptx");
+static TEXTS: Texts = texts!("linear/cuda/whole", ".ptx");
+
+/// Threads of a block, and bytes of its shared memory.
+fn block(instructions: MatrixInstructions) -> (u32, u32) {
+    let four_stages = |steps: usize| (4 * (TOKENS + COLUMNS) * steps * 2) as u32;
+    match instructions {
+        MatrixInstructions::Mma => (256, four_stages(EDGE / 2)),
+        MatrixInstructions::Wgmma => (384, four_stages(EDGE) + 64), // and their barriers
+    }
+}
 
 /// Twin of `Numbers` in shaders/linear/cuda/parts.cuh.
 #[repr(C)]
@@ -253,11 +260,13 @@ impl Product<'_> {
                 ..numbers
             };
             let result = parts.result.range.map_or(0, |range| range.0) + 16 * u64::from(parts.offset4);
+            let instructions = rec.gpu().kernels().cuda().expect("`is_worth` asks for it").instructions;
+            let (threads, shared) = block(instructions);
             // Blocks that go on with the next tile copy its operands while the last results leave.
             let blocks = (blocks(rows, columns) * parts.count as usize).min(rec.gpu().multiprocessors());
             rec.launch(Launch {
                 name: self.name,
-                entry: Entry { text: TEXT, name: c"product" },
+                entry: Entry { text: TEXTS.of(instructions), name: c"product" },
                 buffers: vec![
                     operand,
                     z,
@@ -268,8 +277,8 @@ impl Product<'_> {
                 ],
                 numbers: bytemuck::bytes_of(&numbers).to_vec(),
                 blocks: [blocks as u32, 1, 1],
-                threads: 384,
-                shared: SHARED,
+                threads,
+                shared,
                 bytes: (2 * summed * (rows + columns) + 4 * rows * columns) as u64,
             });
         });

@@ -1,0 +1,186 @@
+// Products by mma.sync. Eight warps multiply 64 tokens with 64 columns each, both operands from shared memory. Every thread copies a part of
+// 32 steps of both at a time, a slot, three slots ahead of their products: four slots leave room for what consumer GPUs have, 99 KiB.
+#pragma once
+#include "parts.cuh"
+
+constexpr int THREADS = 256, SLOTS = 4, SLOT_SLICES = 2;
+constexpr int W = SLOT_SLICES * SLICE, SLOT = W + COLUMNS * SLOT_SLICES * 32, BYTES = SLOTS * SLOT;  // of shared memory
+
+// The slices of x, or of z, that a tile sums.
+struct Slices {
+    uint32_t first, count;
+    __device__ __forceinline__ Slices(const Numbers& n, const Tile& tile, bool low) {
+        uint32_t stages = (n.steps + SLICES - 1) / SLICES, all = low ? n.low_steps : n.steps;
+        uint32_t begin = low ? max(tile.first, stages) - stages : tile.first, end = low ? max(tile.end, stages) - stages : tile.end;
+        first = min(begin * SLICES, all), count = min(end * SLICES, all) - first;
+    }
+    __device__ __forceinline__ uint32_t slots() const { return (count + SLOT_SLICES - 1) / SLOT_SLICES; }
+};
+
+// Copies the slots of this block's tiles, one after the other. A thread has half a row of x in each slice, and a sixteenth of a row in each panel
+// of W. The halves of x swap in every other four rows, and the sixteenths of W change places in every other row, so that ldmatrix finds no two
+// rows in one bank. Little is left to compute for a slot: all warps wait for its barrier together.
+template <class Tiles>
+struct Feed {
+    const Operands& o;
+    const Numbers& n;
+    const Tiles& tiles;
+    uint32_t index, count;      // the tile, and all tiles
+    bool low;                   // whether its slices are of z
+    uint32_t left;              // its slices that are left
+    const char *x, *w;          // this thread's parts of the next slot
+    size_t x_step;              // bytes from a slice to the next
+    uint32_t panels[COLUMNS / 64], there;   // bytes to a panel of W; those of a part of x: 0 where there is no row
+    bool second;                // whether the slot has the second half of its panels
+
+    __device__ __forceinline__ Feed(const Operands& o, const Numbers& n, const Tiles& tiles)
+        : o(o), n(n), tiles(tiles), index(blockIdx.x), count(tiles.count()), low(false), left(0) {
+        if (index >= count) return;
+        begin();
+        if (left == 0) go_on();
+    }
+    // Begins with x or z of a tile.
+    __device__ __forceinline__ void begin() {
+        Tile tile = tiles.at(index);
+        Slices own(n, tile, low);
+        left = own.count;
+        uint32_t row = threadIdx.x / 2, rows = (low ? n.z_tiles : n.tiles) * 16;
+        uint32_t from = Tiles::GATHERS && !low ? tiles.source(tile, tile.token + row) : tile.token + row;
+        there = from < rows ? 16 : 0;
+        x_step = (size_t)rows * 32;
+        x = (low ? o.z : o.x) + own.first * x_step + (from < rows ? from * 32 + threadIdx.x % 2 * 16 : 0);
+        uint32_t w_row = threadIdx.x / 4, across = (n.columns + 63) / 64, steps = ((low ? n.low_steps : n.steps) + SLICES - 1) / SLICES;
+        // A part of the sum begins with a whole panel.
+        w = (low ? o.low : o.w) + ((size_t)tile.matrix * across * steps + own.first / SLICES) * PANEL;
+        w += w_row * 128 + (((threadIdx.x % 4) ^ (w_row & 7)) << 4);
+        second = false;
+#pragma unroll
+        for (uint32_t j = 0; j < COLUMNS / 64; j++) panels[j] = min(tile.column / 64 + j, across - 1) * steps * PANEL;
+    }
+    // Goes on to the z or the tile that has slices next.
+    __device__ __forceinline__ void go_on() {
+        do {
+            if (low) index += gridDim.x;
+            low = !low;
+            if (index >= count) return;
+            begin();
+        } while (left == 0);
+    }
+    // Copies the next slot, where there is one, to `at`.
+    __device__ __forceinline__ void copy_next(uint32_t at) {
+        if (left > 0) {
+            uint32_t row = threadIdx.x / 2, w_row = threadIdx.x / 4;
+            uint32_t x_at = at + row * 32 + (((threadIdx.x ^ (row >> 2)) & 1) << 4);
+            uint32_t w_at = at + W + w_row * 64 + (((threadIdx.x ^ (w_row >> 1)) & 3) << 4);
+            copy(x_at, x, there);
+            copy(x_at + SLICE, left > 1 ? x + x_step : x, left > 1 ? there : 0);
+#pragma unroll
+            for (uint32_t j = 0; j < COLUMNS / 64; j++) copy(w_at + j * 64 * 64, w + panels[j], 16);
+            x += 2 * x_step;
+            // The halves of a panel's rows are 64 bytes apart, the second one first in every other four rows.
+            ptrdiff_t half = w_row & 4 ? -64 : 64;
+            w += second ? PANEL - half : half;
+            second = !second;
+            left -= min(left, (uint32_t)SLOT_SLICES);
+            if (left == 0) go_on();
+        }
+        asm volatile("cp.async.commit_group;" ::: "memory");
+    }
+};
+
+__device__ __forceinline__ void read(uint32_t (&r)[4], uint32_t at) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(at)
+                 : "memory");
+}
+__device__ __forceinline__ void multiply(float (&d)[4], const uint32_t (&x)[4], uint32_t w0, uint32_t w1) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "r"(w0), "r"(w1));
+}
+
+// The first token and the first column of this warp in a tile.
+__device__ __forceinline__ uint32_t warp_token() { return threadIdx.x / 32 % 2 * 64; }
+__device__ __forceinline__ uint32_t warp_column() { return threadIdx.x / 64 * 64; }
+
+// 16 steps of 64 rows of both operands, as this lane holds them.
+struct Fragments {
+    uint32_t x[4][4], w[4][4];
+    __device__ __forceinline__ void read_slice(uint32_t at, uint32_t u) {
+        uint32_t lane = threadIdx.x % 32, row = lane % 16, column = lane / 16 * 8 + lane % 8, part = u * 2 + (lane >> 3 & 1);
+        uint32_t from = at + u * SLICE + (warp_token() + row) * 32 + ((lane / 16 ^ (row >> 2 & 1)) << 4);
+        uint32_t w_from = at + W + (warp_column() + column) * 64 + ((part ^ (column >> 1 & 3)) << 4);
+#pragma unroll
+        for (int i = 0; i < 4; i++) read(x[i], from + i * 16 * 32);
+#pragma unroll
+        for (int j = 0; j < 4; j++) read(w[j], w_from + j * 16 * 64);
+    }
+    __device__ __forceinline__ void multiply_to(float (&d)[4][8][4]) const {
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) multiply(d[i][j], x[i], w[j / 2][j % 2 * 2], w[j / 2][j % 2 * 2 + 1]);
+    }
+};
+
+// Stores the sums of a warp, or adds them: no other thread has these results. Begins new ones.
+template <bool ADD, class Tiles>
+__device__ __forceinline__ void store(const Operands& o, const Numbers& n, const Tiles& tiles, const Tile& tile, float (&d)[4][8][4]) {
+    uint32_t first = tile.column + warp_column() + threadIdx.x % 4 * 2;
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        uint32_t token = tile.token + warp_token() + i * 8 + threadIdx.x % 32 / 4, source = tiles.source(tile, token);
+        float factor = source != NONE ? o.factors[source] : 0.f;
+        float* y = o.y + ((size_t)tile.part * n.rows + token) * n.stride + first;
+        bool there = token < tile.rows;
+        float2 before[8];
+#pragma unroll
+        for (int j = 0; j < 8; j++) before[j] = ADD && there && first + j * 8 < n.columns ? *(const float2*)(y + j * 8) : float2{0.f, 0.f};
+#pragma unroll
+        for (int j = 0; j < 8; j++) {
+            float &a = d[i / 2][j][i % 2 * 2], &b = d[i / 2][j][i % 2 * 2 + 1];
+            float2 sums = {fmaf(a, factor, before[j].x), fmaf(b, factor, before[j].y)};
+            if (there && first + j * 8 < n.columns) *(float2*)(y + j * 8) = sums;
+            a = b = 0.f;
+        }
+    }
+}
+
+// Every thread sees what the others wrote before.
+template <class Tiles>
+__device__ __forceinline__ void begin(uint32_t) {
+    __syncthreads();
+}
+
+// Waits for the next slot. All warps have read this one then.
+__device__ __forceinline__ void wait_for_slot() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(SLOTS - 2) : "memory");
+    __syncthreads();
+}
+
+template <class Tiles>
+__device__ __forceinline__ void run(const Operands& o, const Numbers& n, const Tiles& tiles, uint32_t base) {
+    Feed<Tiles> feed(o, n, tiles);
+    for (int i = 0; i < SLOTS - 1; i++) feed.copy_next(base + i * SLOT);
+    Fragments even, odd;    // slices of a slot
+    float d[4][8][4] = {};
+    uint32_t at = base, free = base + (SLOTS - 1) * SLOT;
+    wait_for_slot();
+    even.read_slice(at, 0);
+    for (uint32_t index = blockIdx.x, count = tiles.count(); index < count; index += gridDim.x) {
+        Tile tile = tiles.at(index);
+        for (uint32_t left = Slices(n, tile, false).slots() + Slices(n, tile, true).slots(); left > 0; left--) {
+            feed.copy_next(free);
+            odd.read_slice(at, 1);
+            even.multiply_to(d);
+            free = at, at = at == base + (SLOTS - 1) * SLOT ? base : at + SLOT;
+            wait_for_slot();
+            even.read_slice(at, 0);
+            odd.multiply_to(d);
+        }
+        if (n.accumulate) store<true>(o, n, tiles, tile, d);
+        else store<false>(o, n, tiles, tile, d);
+    }
+    asm volatile("cp.async.wait_all;" ::: "memory");
+}

@@ -1,0 +1,232 @@
+// Products by wgmma. x is the first operand, from registers, and W the second, from shared memory. One warp copies 64 steps of both at a time,
+// three such stages ahead; two warpgroups multiply 64 tokens each.
+#pragma once
+#include "parts.cuh"
+
+constexpr int THREADS = 384, STAGES = 4;
+constexpr int W = SLICES * SLICE, STAGE = W + COLUMNS / 64 * PANEL;
+constexpr int BARRIERS = STAGES * STAGE, BYTES = BARRIERS + STAGES * 16;    // of shared memory
+
+__device__ __forceinline__ void barrier_init(uint32_t b, uint32_t count) {
+    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(b), "r"(count) : "memory");
+}
+__device__ __forceinline__ void arrive(uint32_t b) {
+    asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(b) : "memory");
+}
+// Arrives, and lets the barrier wait for so many bytes too.
+__device__ __forceinline__ void expect(uint32_t b, uint32_t bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(b), "r"(bytes) : "memory");
+}
+__device__ __forceinline__ void wait(uint32_t b, uint32_t parity) {
+    asm volatile(
+        "{\n.reg .pred p;\nL: mbarrier.try_wait.parity.shared.b64 p, [%0], %1;\n@p bra D;\nbra L;\nD:\n}" ::"r"(b), "r"(parity)
+        : "memory");
+}
+// Copies bytes that barrier `b` waits for.
+__device__ __forceinline__ void bulk(uint32_t to, const char* from, uint32_t bytes, uint32_t b) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from), "r"(bytes),
+                 "r"(b)
+                 : "memory");
+}
+// Describes W in shared memory: rows of 128 bytes whose sixteenths are swizzled, 8 rows 1024 bytes apart.
+__device__ __forceinline__ uint64_t operand(uint32_t at) {
+    return (uint64_t)((at & 0x3ffff) >> 4) | (uint64_t)1 << 16 | (uint64_t)64 << 32 | (uint64_t)1 << 62;
+}
+
+// sums (+)= x·Wᵀ for 64 tokens, 256 columns and 16 steps.
+__device__ __forceinline__ void multiply(float (&d)[128], const uint32_t (&x)[4], uint64_t w, int add) {
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %133, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, "
+        "%24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, "
+        "%46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, %64, %65, %66, %67, "
+        "%68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, "
+        "%90, %91, %92, %93, %94, %95, %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, "
+        "%110, %111, %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127 "
+        "}, {%128, %129, %130, %131}, %132, p, 1, 1, 0;\n}"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]),
+          "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]),
+          "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]),
+          "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), "+f"(d[32]), "+f"(d[33]),
+          "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]), "+f"(d[41]),
+          "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]), "+f"(d[49]),
+          "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]), "+f"(d[56]), "+f"(d[57]),
+          "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63]), "+f"(d[64]), "+f"(d[65]),
+          "+f"(d[66]), "+f"(d[67]), "+f"(d[68]), "+f"(d[69]), "+f"(d[70]), "+f"(d[71]), "+f"(d[72]), "+f"(d[73]),
+          "+f"(d[74]), "+f"(d[75]), "+f"(d[76]), "+f"(d[77]), "+f"(d[78]), "+f"(d[79]), "+f"(d[80]), "+f"(d[81]),
+          "+f"(d[82]), "+f"(d[83]), "+f"(d[84]), "+f"(d[85]), "+f"(d[86]), "+f"(d[87]), "+f"(d[88]), "+f"(d[89]),
+          "+f"(d[90]), "+f"(d[91]), "+f"(d[92]), "+f"(d[93]), "+f"(d[94]), "+f"(d[95]), "+f"(d[96]), "+f"(d[97]),
+          "+f"(d[98]), "+f"(d[99]), "+f"(d[100]), "+f"(d[101]), "+f"(d[102]), "+f"(d[103]), "+f"(d[104]), "+f"(d[105]),
+          "+f"(d[106]), "+f"(d[107]), "+f"(d[108]), "+f"(d[109]), "+f"(d[110]), "+f"(d[111]), "+f"(d[112]), "+f"(d[113]),
+          "+f"(d[114]), "+f"(d[115]), "+f"(d[116]), "+f"(d[117]), "+f"(d[118]), "+f"(d[119]), "+f"(d[120]), "+f"(d[121]),
+          "+f"(d[122]), "+f"(d[123]), "+f"(d[124]), "+f"(d[125]), "+f"(d[126]), "+f"(d[127])
+        : "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "l"(w), "r"(add));
+}
+
+// Copies every stage of every tile of this block. One thread copies all but rows that are gathered: of these, each of 128 takes one, and zeros
+// stand for those that x lacks.
+template <class Tiles>
+__device__ __forceinline__ void feed(const Operands& o, const Numbers& n, const Tiles& tiles, uint32_t base) {
+    uint32_t stage = 0, phase = 1, own = threadIdx.x % 128, panels = (n.columns + 63) / 64;
+    for (uint32_t index = blockIdx.x, count = tiles.count(); index < count; index += gridDim.x) {
+        Tile tile = tiles.at(index);
+        uint32_t source = Tiles::GATHERS ? tiles.source(tile, tile.token + own) : 0;
+        for (uint32_t i = tile.first; i < tile.end; i++) {
+            Stage s(o, n, i);
+            bool gathers = Tiles::GATHERS && !s.low;
+            uint32_t at = base + stage * STAGE, full = base + BARRIERS + stage * 16;
+            wait(full + 8, phase);
+            if (own == 0) {
+                uint32_t bytes = gathers ? 0 : min(s.tiles * 16 - tile.token, (uint32_t)TOKENS) * 32;
+                expect(full, s.valid * bytes + COLUMNS / 64 * PANEL);
+#pragma unroll
+                for (uint32_t j = 0; j < COLUMNS / 64; j++) {
+                    size_t panel = (size_t)tile.matrix * panels + min(tile.column / 64 + j, panels - 1);
+                    bulk(at + W + j * PANEL, s.w + (panel * s.count + s.index) * PANEL, PANEL, full);
+                }
+                for (uint32_t u = 0; u < s.valid && !gathers; u++)
+                    bulk(at + u * SLICE, s.x + ((size_t)(s.slice + u) * s.tiles * 16 + tile.token) * 32, bytes, full);
+            }
+            if (Tiles::GATHERS) {
+                for (uint32_t u = 0; u < s.valid && gathers; u++) {
+                    const char* from = s.x + ((size_t)(s.slice + u) * s.tiles * 16 + (source == NONE ? 0 : source)) * 32;
+                    copy(at + u * SLICE + own * 32, from, source != NONE ? 16 : 0);
+                    copy(at + u * SLICE + own * 32 + 16, from + 16, source != NONE ? 16 : 0);
+                }
+                asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(full) : "memory");
+            }
+            if (++stage == STAGES) stage = 0, phase ^= 1;
+        }
+    }
+    asm volatile("cp.async.wait_all;" ::: "memory");
+}
+
+// A warpgroup's way through the stages.
+struct Sum {
+    uint32_t base, from, stage = 0, phase = 0, before = STAGES;
+    bool turned;
+    float d[128];
+    uint32_t x[SLICES][4];  // what this lane holds of 16 steps each
+
+    // Lanes read the halves of their rows in different orders, so that no two read from one bank.
+    __device__ __forceinline__ explicit Sum(uint32_t base) : base(base) {
+        uint32_t lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16 + lane % 16;
+        from = row * 32 + ((lane / 16 ^ (lane >> 2 & 1)) << 4), turned = lane >= 16;
+    }
+
+    __device__ __forceinline__ uint32_t full(uint32_t stage) const { return base + BARRIERS + stage * 16; }
+
+    // Loads x for slice `u`; zeros where there are only `valid` of them.
+    __device__ __forceinline__ void fetch(uint32_t stage, uint32_t u, uint32_t valid) {
+        uint32_t r[4];
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                     : "r"(base + stage * STAGE + u * SLICE + from)
+                     : "memory");
+#pragma unroll
+        for (int k = 0; k < 4; k++) {
+            uint32_t value = turned ? r[k ^ 2] : r[k];
+            x[u][k] = u < valid ? value : 0;
+            asm volatile("" : "+r"(x[u][k])::"memory");     // it is made before the next wgmma.fence
+        }
+    }
+
+    __device__ __forceinline__ void issue(uint32_t stage, uint32_t u, bool add) {
+        asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+        multiply(d, x[u], operand(base + stage * STAGE + W + u * 32), add);
+        asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+        asm volatile("wgmma.wait_group.sync.aligned 2;" ::: "memory");
+    }
+
+    // Gives the stage of the last finished products back.
+    __device__ __forceinline__ void release() {
+        if (before < STAGES && threadIdx.x % 32 == 0) arrive(full(before) + 8);
+    }
+
+    // Sums the stages of a tile.
+    __device__ __forceinline__ void run(const Operands& o, const Numbers& n, const Tile& tile) {
+        uint32_t valid = Stage(o, n, tile.first).valid;
+        wait(full(stage), phase);
+        fetch(stage, 0, valid), fetch(stage, 1, valid);
+        for (uint32_t i = tile.first; i < tile.end; i++) {
+            bool more = i + 1 < tile.end;
+            uint32_t ahead = stage + 1 == STAGES ? 0 : stage + 1;
+            issue(stage, 0, i > tile.first);
+            fetch(stage, 2, valid);
+            issue(stage, 1, true);
+            release();
+            before = stage;
+            fetch(stage, 3, valid);
+            issue(stage, 2, true);
+            if (more) {
+                valid = Stage(o, n, i + 1).valid;
+                wait(full(ahead), ahead ? phase : phase ^ 1);
+                fetch(ahead, 0, valid);
+            }
+            issue(stage, 3, true);
+            if (more) fetch(ahead, 1, valid);
+            if (!ahead) phase ^= 1;
+            stage = ahead;
+        }
+        asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+#pragma unroll
+        for (float& value : d) asm volatile("" : "+f"(value)::"memory");   // nothing reads it before the wait
+        release();
+        before = STAGES;
+    }
+};
+
+// Stores two neighbouring results of a token, or adds them.
+__device__ __forceinline__ void put(float* to, float a, float b, bool add) {
+    if (add)
+        asm volatile("red.global.add.v2.f32 [%0], {%1, %2};" ::"l"(to), "f"(a), "f"(b) : "memory");
+    else
+        *(float2*)to = float2{a, b};
+}
+
+// Stores the sums of a warpgroup.
+template <class Tiles>
+__device__ __forceinline__ void leave(const Operands& o, const Numbers& n, const Tiles& tiles, const Tile& tile, const float (&d)[128]) {
+    uint32_t token = tile.token + threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
+    uint32_t first = tiles.source(tile, token), second = tiles.source(tile, token + 8);
+    float f = first != NONE ? o.factors[first] : 0.f, g = second != NONE ? o.factors[second] : 0.f;
+    float* y = o.y + ((size_t)tile.part * n.rows + token) * n.stride;
+#pragma unroll
+    for (int j = 0; j < 128; j += 4) {
+        uint32_t column = tile.column + j * 2 + threadIdx.x % 4 * 2;
+        if (column >= n.columns) continue;
+        if (token < tile.rows) put(y + column, d[j] * f, d[j + 1] * f, n.accumulate);
+        if (token + 8 < tile.rows) put(y + (size_t)8 * n.stride + column, d[j + 2] * g, d[j + 3] * g, n.accumulate);
+    }
+}
+
+// Sets the barriers of the stages up. Every thread waits for them, and sees what the others wrote before.
+template <class Tiles>
+__device__ __forceinline__ void begin(uint32_t base) {
+    if (threadIdx.x == 0) {
+        for (int stage = 0; stage < STAGES; stage++) {
+            barrier_init(base + BARRIERS + stage * 16, Tiles::GATHERS ? 129 : 1);
+            barrier_init(base + BARRIERS + stage * 16 + 8, 8);
+        }
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+    __syncthreads();
+}
+
+// A third of the warps copies, the others multiply.
+template <class Tiles>
+__device__ __forceinline__ void run(const Operands& o, const Numbers& n, const Tiles& tiles, uint32_t base) {
+    if (threadIdx.x >= 256) {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+        if (Tiles::GATHERS || threadIdx.x == 256) feed(o, n, tiles, base);
+    } else {
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+        Sum sum(base);
+        for (uint32_t index = blockIdx.x, count = tiles.count(); index < count; index += gridDim.x) {
+            Tile tile = tiles.at(index);
+            sum.run(o, n, tile);
+            leave(o, n, tiles, tile, sum.d);
+        }
+    }
+}
