@@ -261,6 +261,8 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gro
                 if lane % SHARES == 0u {
                     shared_rows[row].x = factor;
                 }
+                // Subgroups scale rows of each other.
+                workgroupBarrier();
 #for i in 0..4
 #for j in 0..{OUT}
                 let v{i}{j} = c{i}{j};
