@@ -138,7 +138,7 @@ const CASES: [Case; 145] = [
         attention::forward_and_backward(gpu, &[32, 64, 256])
     }),
     case("attention", "forward and backward", TILES, |gpu| {
-        attention::forward_and_backward(gpu, &[32, 64, 96, 128, 256, 512])
+        attention::forward_and_backward(gpu, &[32, 64, 96, 128, 192, 256, 512])
     }),
     case("attention", "large scores", ATTENTION, attention::large_scores),
     case("block_end", "the end of a block", F32, decoding::residual_and_next),

@@ -23,15 +23,15 @@ struct Params {
 
 /// Whether the kernels take heads of this size: those of real models, and smaller ones for tests.
 pub fn supports(head_size: usize) -> bool {
-    [32, 64, 96, 128, 256, 512].contains(&head_size)
+    [32, 64, 96, 128, 192, 256, 512].contains(&head_size)
 }
 
 /// The shader's sizes for heads of `head_size`, which must be [supported](supports). Those of the result's storage come on top.
 pub fn sizes(head_size: usize) -> [(&'static str, u32); 13] {
     // With the largest heads, registers and not workgroup memory bound the workgroups on a multiprocessor.
     let keys = if head_size == 512 { 64 } else { 32 };
-    // Four for heads of 128: on an H200, two take 1.7 times as long.
-    let subgroups = if head_size == 128 { 4 } else { (head_size / 64).max(2) };
+    // Four for heads of 128: on an H200, two take 1.7 times as long. Three would not divide a block of scores.
+    let subgroups = if [128, 192].contains(&head_size) { 4 } else { (head_size / 64).max(2) };
     let tiles = keys / 16;
     let share = 4 * tiles / subgroups; // a subgroup's matrices in a block of scores
     let split = if share < 4 { 2 } else { 1 };

@@ -18,7 +18,7 @@ const BLOCK_BYTES: u64 = 2 * (BLOCK * BLOCK) as u64;
 /// Fewest blocks of keys in a part, if there are as many: fewer leave much of the device idle.
 const LEAST_BLOCKS: usize = 16;
 
-/// Columns of a head that a product's workgroup takes, in matrices.
+/// Most columns of a head that a product's workgroup takes, in matrices.
 const TILES: usize = 8;
 
 /// Twin of `Params` in shaders/common/attention_part.wgsl.
@@ -231,9 +231,9 @@ fn parts(bytes: u64, heads: usize, tokens: usize, reach: usize) -> Vec<Part> {
     parts
 }
 
-/// Matrices along the columns of a workgroup.
+/// Matrices along the columns of a workgroup: as many as divide those of a head.
 fn tiles(head_size: usize) -> usize {
-    TILES.min(head_size / 16)
+    (1..=TILES).rev().find(|tiles| (head_size / 16).is_multiple_of(*tiles)).unwrap_or(1)
 }
 
 /// The shaders' sizes for heads of `head_size`.

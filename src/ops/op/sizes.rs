@@ -123,13 +123,14 @@ pub(super) fn attention_coop16() -> Vec<Sizes> {
         [&attention::coop16::sizes(size)[..], &kinds].concat()
     };
     let cap = attention::cap(Some(50.0));
-    let plain = [(32, 0, 1), (64, 1, 0), (64, 1, 1), (96, 1, 0), (128, 0, 0), (256, 1, 0), (512, 1, 0)];
+    let plain =
+        [(32, 0, 1), (64, 1, 0), (64, 1, 1), (96, 1, 0), (128, 0, 0), (192, 1, 0), (256, 1, 0), (512, 1, 0)];
     let plain = plain.map(|(size, matrices, sinks)| (size, matrices, sinks, 0));
     plain.into_iter().chain([(64, 1, 1, cap), (256, 0, 0, cap)]).map(of).collect()
 }
 
 pub(super) fn attention_parts() -> Vec<Sizes> {
-    [32, 64, 96, 128, 512].map(|size| attention::coop16_backward::sizes(size).to_vec()).to_vec()
+    [32, 64, 96, 128, 192, 512].map(|size| attention::coop16_backward::sizes(size).to_vec()).to_vec()
 }
 
 pub(super) fn attention_scores() -> Vec<Sizes> {
