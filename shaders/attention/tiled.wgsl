@@ -4,7 +4,8 @@
 //
 // A workgroup computes the results of some rows of one head, its own: queries, or keys in backward_k and backward_v. It takes 32 of the
 // others at a time: slices of 4·{SLICE4} columns for scores, and 64 columns for sums over the others. Operands may be f16; weights and
-// sums are f32. Where threads have few registers, several workgroups compute the same scores, each with other columns of the sums.
+// sums are f32. Where threads have few registers and a head is long, several workgroups compute the same scores, each with other columns of
+// the sums.
 #if {HALF}
 enable f16;
 #end
@@ -33,7 +34,7 @@ var<workgroup> stage: array<vec4<operand>, {STAGE}>;
 // Weights, or score gradients, [others, own]; in forward also maxima and sums.
 var<workgroup> block: array<vec{ROWS}<f32>, 32 * {THREADS} / 16>;
 
-#if {FEW}
+#if {SPLIT}
 var<private> before: u32; // columns of other workgroups' sums before the own ones, in fours
 #else
 const before: u32 = 0u;
@@ -221,7 +222,7 @@ fn seen_key(queries: vec{ROWS}<u32>, first: vec{ROWS}<u32>, key: u32) -> vec{ROW
 
 @compute @workgroup_size(THREADS)
 fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-#if {FEW}
+#if {SPLIT}
     before = group.z * {COLS}u * 16u;
 #end
     // The last queries see the most keys, so they start first.
@@ -286,7 +287,7 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gro
 
 @compute @workgroup_size(THREADS)
 fn backward_q(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-#if {FEW}
+#if {SPLIT}
     before = group.z * {COLS}u * 16u;
 #end
     let own0 = (groups.x - 1u - group.x) * OWN;
@@ -349,7 +350,7 @@ fn key_weights(own0: u32, others: u32, head: u32, lane: u32) {
 // dk of one query head, [T, H, K]: sum_heads adds up the heads that share a key.
 @compute @workgroup_size(THREADS)
 fn backward_k(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-#if {FEW}
+#if {SPLIT}
     before = group.z * {COLS}u * 16u;
 #end
     let own0 = group.x * OWN;
@@ -377,7 +378,7 @@ fn backward_k(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation
 // dv of one query head, [T, H, K].
 @compute @workgroup_size(THREADS)
 fn backward_v(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-#if {FEW}
+#if {SPLIT}
     before = group.z * {COLS}u * 16u;
 #end
     let own0 = group.x * OWN;

@@ -145,13 +145,16 @@ pub fn sizes(head_size: usize, half: bool, few_registers: bool) -> Vec<(&'static
     let threads = if half || few_registers { 128 } else { 64 };
     let slice4 = if half && !few_registers { 8 } else { 4 };
     let staged = OWN_ROWS + 32;
+    let passes = passes(head_size, few_registers);
     let sizes = [
         ("HEAD4", head_size / 4),
         ("FEW", few_registers.into()),
+        // A first column that the compiler knows saves registers.
+        ("SPLIT", (passes > 1).into()),
         ("THREADS", threads),
         ("ROWS", OWN_ROWS / (threads / 16)),
         ("PARTS", 512 / threads),
-        ("COLS", head_size.div_ceil(64).div_ceil(passes(head_size, few_registers))),
+        ("COLS", head_size.div_ceil(64).div_ceil(passes)),
         ("SLICE4", slice4),
         ("LOADS", (staged * slice4).div_ceil(threads)),
         ("STAGE", (staged * (slice4 + 1)).max(512)),
