@@ -2,6 +2,7 @@
 //! GPU may be one that Mesa's drm-shim pretends to have. See README.md beside this crate.
 
 mod apart;
+#[allow(dead_code, reason = "tests/shaders reads more of it")]
 #[path = "../../shaders/combinations.rs"]
 mod combinations;
 mod driver;
