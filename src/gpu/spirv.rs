@@ -1,4 +1,5 @@
-//! Two faults of the SPIR-V that naga 30 writes, mended: drivers may follow Vulkan's memory model where naga does not.
+//! Two faults of the SPIR-V that naga 30 writes, mended: drivers may follow Vulkan's memory model where naga does not. Reports of both, with
+//! small shaders, are in tests/shaders/naga.
 
 use std::collections::BTreeMap;
 

@@ -8,7 +8,7 @@ use naga::back::hlsl::{Options, PipelineOptions, ShaderModel, Writer};
 use super::combinations::{Combination, combinations};
 
 /// DXC and FXC refuse a function that is defined twice with the same parameters. naga 30 defines `ZeroValuefloat4` twice where a module
-/// uses both `vec4<f32>` and an alias of it.
+/// uses both `vec4<f32>` and an alias of it (tests/shaders/naga/zero_value.wgsl).
 pub fn hlsl_defines_no_function_twice() {
     let mut seen = 0;
     // naga has no HLSL for cooperative matrices.

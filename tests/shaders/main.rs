@@ -7,6 +7,7 @@ mod ptx;
 mod rebuilt;
 #[path = "../common/trials.rs"]
 mod trials;
+mod upstream;
 
 use std::fs;
 use std::path::Path;
@@ -30,7 +31,7 @@ const WORKGROUP_SIZE: u32 = 256;
 type Test = (&'static str, Option<&'static str>, fn());
 
 fn main() -> ExitCode {
-    let tests: [Test; 12] = [
+    let tests: [Test; 13] = [
         ("every_combination_is_valid", None, every_combination_is_valid),
         ("limits_of_every_browser", None, limits_of_every_browser),
         ("shaders_for_browsers_are_written_to_a_file", None, shaders_for_browsers_are_written_to_a_file),
@@ -40,6 +41,11 @@ fn main() -> ExitCode {
         ("params_are_twins", None, params_are_twins),
         ("matrices_of_8x8_lie_in_arrays_of_scalars", None, matrices_of_8x8_lie_in_arrays_of_scalars),
         ("hlsl_defines_no_function_twice", None, hlsl::hlsl_defines_no_function_twice),
+        (
+            "naga_has_the_faults_that_are_worked_around",
+            None,
+            upstream::naga_has_the_faults_that_are_worked_around,
+        ),
         ("the_ptx_is_that_of_its_source", None, the_ptx_is_that_of_its_source),
         ("every_kernel_is_translated", None, ptx::every_kernel_is_translated),
         ("the_ptx_is_what_nvcc_makes", rebuilt::ignored(), rebuilt::the_ptx_is_what_nvcc_makes),
