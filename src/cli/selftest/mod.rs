@@ -33,7 +33,7 @@ pub struct SelftestArgs {
     #[arg(long, value_name = "NAME")]
     gpu: Option<String>,
     /// File to write for an issue: the device, every kind of kernels that it can run with their checks, margins and speeds, and a short
-    /// bench of the tiny base, as one JSON object. With --kernels, of these kernels alone.
+    /// bench of the tiny base, as one JSON object. With --kernels, and on a software renderer, of one kind alone.
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
     /// Print one JSON object.
@@ -43,6 +43,9 @@ pub struct SelftestArgs {
 
 /// AdamW steps of each model.
 const STEPS: u64 = 10;
+
+/// Checks beside those of operations: compiling, two models, a copy.
+const BESIDE: usize = 4;
 
 /// One check and what is wrong, if anything.
 struct Outcome {
@@ -93,8 +96,10 @@ fn test(gpu: &Gpu, spinner: &Progress) -> Findings {
     let started = Instant::now();
     let copied = if gpu.is_software() { 16 << 20 } else { 64 << 20 };
     let mut outcomes = Vec::new();
+    let checks = || CHECKS.iter().filter(|check| check.is_for(gpu));
+    let all = checks().count() + BESIDE;
     let mut note = |name: String, test: &dyn Fn() -> Result<Option<f64>, String>| {
-        spinner.set_message(name.clone());
+        spinner.set_message(format!("check {} of {all}, {name}", outcomes.len() + 1));
         let started = Instant::now();
         let found = test();
         // A device that reported an error would fail every later check.
@@ -105,7 +110,6 @@ fn test(gpu: &Gpu, spinner: &Progress) -> Findings {
         let margin = found.ok().flatten();
         outcomes.push(Outcome { name, wrong, margin, seconds: started.elapsed().as_secs_f64() });
     };
-    let checks = || CHECKS.iter().filter(|check| check.is_for(gpu));
     note("kernels: compiled".into(), &|| {
         selftest::compile(gpu, checks()).map(|()| None).map_err(|error| error.to_string())
     });

@@ -61,10 +61,11 @@ pub fn print(file: &Path, others_are_right: bool) {
     line("next", format_args!("attach the report to {ISSUES}"));
 }
 
-/// Kernels that the device supports beside its own, the fastest first.
+/// Kernels that the device supports beside its own, the fastest first. A software renderer compiles each kind for minutes, and has no driver
+/// of a GPU that could be wrong: its own are enough.
 fn others(args: &SelftestArgs, gpu: &Gpu) -> Vec<Kernels> {
     let mut all: Vec<Kernels> = Vec::new();
-    if args.kernels == KernelSetting::Auto {
+    if args.kernels == KernelSetting::Auto && !gpu.is_software() {
         let tiers = [Tier::Coop16, Tier::Coop8, Tier::F16, Tier::F32];
         let supported = tiers.into_iter().filter_map(|tier| gpu.kernels_of(tier));
         for kernels in gpu.all_kernels().into_iter().chain(supported) {
