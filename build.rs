@@ -1,7 +1,8 @@
 //! Lists the shaders, `shaders/**/*.wgsl`, and with the feature `web` the built page, `web/dist`, so that the program has both
-//! inside. The module for browsers has the shaders without their comments.
+//! inside. The module for browsers has the shaders without their comments. Programs for musl get an unwinder.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::{env, fs, io};
 
 fn main() {
@@ -16,6 +17,9 @@ fn main() {
     };
     if has_cuda && env::var_os("CARGO_FEATURE_NATIVE").is_some() {
         println!("cargo:rustc-cfg=has_cuda");
+    }
+    if target("ENV") == "musl" && !target("FEATURE").split(',').any(|feature| feature == "crt-static") {
+        link_unwinder();
     }
     let root = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"));
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
@@ -43,6 +47,20 @@ fn main() {
         )
     });
     fs::write(out.join("page.rs"), list).expect("the build's own folder can be written");
+}
+
+/// Gives the linker Rust's own unwinder as the library `gcc_s`. A program that musl's loader starts would need the shared library of GCC,
+/// which small systems lack.
+fn link_unwinder() {
+    let [rustc, triple, out] =
+        ["RUSTC", "TARGET", "OUT_DIR"].map(|name| env::var(name).expect("cargo sets it"));
+    let libraries = Command::new(rustc).args(["--print", "target-libdir", "--target", &triple]).output();
+    let libraries = libraries.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
+    let unwinder = Path::new(&libraries.unwrap_or_default()).join("self-contained/libunwind.a");
+    // A Rust that the system's packages bring has none, and that system has GCC's.
+    if fs::copy(unwinder, Path::new(&out).join("libgcc_s.a")).is_ok() {
+        println!("cargo:rustc-link-search=native={out}");
+    }
 }
 
 /// A shader without comments and with less indentation, for a module that is downloaded. Nested lines stay indented: the expander tells

@@ -5,14 +5,22 @@ use std::sync::{Arc, Mutex};
 use super::{Gpu, Tier};
 use crate::words;
 
+/// Whether the program can load no library while it runs, so that it finds no driver: musl's loader is not in a static program.
+pub(super) const IS_STATIC: bool = cfg!(all(target_env = "musl", target_feature = "crt-static"));
+
+/// Why there is no device, and what to do.
+const NO_DRIVER: &str = if IS_STATIC {
+    "this program is linked statically, and such a program can load no driver. Install it by pip or the install script, or build it with \
+     RUSTFLAGS=\"-C target-feature=-crt-static\""
+} else {
+    "no driver answered. Install a Vulkan driver (Debian and Ubuntu: `apt-get install mesa-vulkan-drivers` gives a software device)"
+};
+
 /// An error of a device.
 #[derive(Debug, thiserror::Error)]
 pub enum GpuError {
     /// There is no device.
-    #[error(
-        "no GPU found: no driver answered. Install a Vulkan driver (Debian and Ubuntu: `apt-get install mesa-vulkan-drivers` \
-         gives a software device)"
-    )]
+    #[error("no GPU found: {NO_DRIVER}")]
     NoDevice,
     /// There is no device, and CUDA cannot be used though there is a GPU for it.
     #[error("no GPU found: no driver of Vulkan answered, and CUDA cannot be used: {reason}")]

@@ -3,6 +3,7 @@
 use super::backend::{NVIDIA, cuda_adapters, has_nvidia_gpu, interface, is_cuda};
 #[cfg(all(feature = "native", any(target_os = "linux", target_os = "windows")))]
 use super::bindings::lengthen;
+use super::error::IS_STATIC;
 use super::{Backend, GpuError, Matrices, lanes};
 
 pub(super) const COOPERATIVE: wgpu::Features = wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX
@@ -182,7 +183,8 @@ fn with_cuda(
     }
     let cuda = match cuda_adapters() {
         Ok(cuda) => cuda,
-        Err(reason) => return Ok((others, has_nvidia_gpu().then_some(reason))),
+        // A static program finds no driver of anybody's.
+        Err(reason) => return Ok((others, (!IS_STATIC && has_nvidia_gpu()).then_some(reason))),
     };
     let of_cuda: Vec<wgpu::AdapterInfo> = cuda.iter().map(wgpu::Adapter::get_info).collect();
     let others = others.into_iter().filter(|other| !has_twin(&of_cuda, &other.get_info()));
