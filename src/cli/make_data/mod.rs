@@ -179,10 +179,17 @@ fn write(
     Ok(results)
 }
 
+/// A text without the letter of a list before it, as in “A) ” and “(b) ”.
+fn unlettered(text: &str) -> &str {
+    let letter = text.strip_prefix('(').unwrap_or(text).strip_prefix(|c: char| c.is_ascii_alphabetic());
+    letter.and_then(|rest| rest.strip_prefix(") ")).map_or(text, str::trim_start)
+}
+
 /// The lines of a list, without numbers, marks and labels; those that ask something first.
 fn questions(text: &str) -> Vec<String> {
     let plain = |line: &str| {
         let line = line.trim().trim_start_matches(|c: char| c.is_ascii_digit() || "-*.) #".contains(c));
+        let line = unlettered(line);
         let label = line.split_once(": ").filter(|(label, _)| {
             let word = label.trim_end_matches(|c: char| c.is_ascii_digit() || c == ' ');
             word.len() <= 1 || word.eq_ignore_ascii_case("question")
@@ -206,7 +213,8 @@ impl Results {
                  {question}"
             );
             let reply = writer.reply(&asked)?;
-            let said = reply.text.strip_prefix("Answer:").unwrap_or(&reply.text).trim().to_owned();
+            let said = reply.text.strip_prefix("Answer:").unwrap_or(&reply.text).trim();
+            let said = unlettered(said).to_owned();
             reason = self.rules.answer(question, &said, text, reply.whole);
             answer = said;
         }
@@ -270,8 +278,9 @@ mod tests {
 
     #[test]
     fn lists_in_any_dress_are_read() {
-        let text =
-            "Here are some:\n1. **Who is it?**\n- Q: When was it?\nQuestion 3: Why?\n\n\"Where is it?\"\n";
-        assert_eq!(questions(text), ["Who is it?", "When was it?", "Why?", "Where is it?", "Here are some:"]);
+        let text = "Here are some:\n1. **Who is it?**\n- Q: When was it?\nQuestion 3: Why?\nB) How?\n\n\"Where is it?\"\n";
+        let found = ["Who is it?", "When was it?", "Why?", "How?", "Where is it?", "Here are some:"];
+        assert_eq!(questions(text), found);
+        assert_eq!(unlettered("A. Smith (b) 1873"), "A. Smith (b) 1873");
     }
 }

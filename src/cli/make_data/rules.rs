@@ -32,7 +32,9 @@ impl Reason {
                 "the question is about the text itself (“the passage”, “the author”), which nobody has in use"
             }
             Reason::OtherSubject => "the passage has less than half of the question's words",
-            Reason::NoAnswer => "the model gave no answer, or said that the text has none",
+            Reason::NoAnswer => {
+                "the model gave no answer, asked something itself, or said that the text has none"
+            }
             Reason::CutOff => "the answer was cut off",
             Reason::Repeats => "the answer repeats itself or the question",
             Reason::Unsupported => {
@@ -145,7 +147,9 @@ impl Rules {
             "i'm sorry",
         ];
         let said = lower.trim_matches(|c: char| !c.is_alphanumeric());
-        if said.is_empty() || said == "none" || refuses[1..].iter().any(|words| lower.contains(words)) {
+        let asks = lower.lines().any(|line| line.trim_end().ends_with('?'));
+        if said.is_empty() || said == "none" || asks || refuses[1..].iter().any(|words| lower.contains(words))
+        {
             return Some(Reason::NoAnswer);
         }
         if !whole {
@@ -199,6 +203,7 @@ mod tests {
         assert_eq!(of("The keeper lights 12 lamps every", false), Some(Reason::CutOff));
         assert_eq!(of("NONE.", true), Some(Reason::NoAnswer));
         assert_eq!(of("The text does not say.", true), Some(Reason::NoAnswer));
+        assert_eq!(of("The keeper lights 12 lamps.\nWho polishes the brass?", true), Some(Reason::NoAnswer));
         assert_eq!(of("The keeper lights lamps.", true), Some(Reason::Repeats));
         let twice = "The keeper polishes the brass lamps of Kerm on Sundays. ".repeat(2);
         assert_eq!(of(&twice, true), Some(Reason::Repeats));
