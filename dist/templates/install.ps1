@@ -18,6 +18,8 @@ $ErrorActionPreference = 'Stop'
         $found = (Get-FileHash -Algorithm SHA256 $archive).Hash.ToLower()
         if ($found -ne $expected) { throw "$folder.zip has the SHA-256 $found, expected $expected; download it again" }
         Expand-Archive -Path $archive -DestinationPath $work
+        $said = & (Join-Path $work "$folder\rullama-train.exe") --version
+        if ($LASTEXITCODE -ne 0) { throw 'the program does not start here; build from source: cargo install --locked rullama-train' }
         New-Item -ItemType Directory -Force -Path $into | Out-Null
         Copy-Item -Force (Join-Path $work "$folder\rullama-train.exe") $into
     } finally {
@@ -28,5 +30,5 @@ $ErrorActionPreference = 'Stop'
         [Environment]::SetEnvironmentVariable('Path', "$path;$into".Trim(';'), 'User')
         $env:Path = "$env:Path;$into"
     }
-    Write-Output "installed $(& (Join-Path $into 'rullama-train.exe') --version) in $into; new terminals find it"
+    Write-Output "installed $said in $into; new terminals find it"
 }

@@ -21,7 +21,7 @@ main() {
     fi
     case $target in
     *linux-gnu)
-        if ls /lib/ld-musl-* >/dev/null 2>&1 && ! ls /lib*/ld-linux-* >/dev/null 2>&1; then
+        if is_musl; then
             target=${target%gnu}musl
         fi
         ;;
@@ -43,14 +43,28 @@ main() {
     tar -xzf "$work/archive" -C "$work"
     mkdir -p "$into"
     # Moved, so that a program that runs is not overwritten.
-    cp "$work/$folder/rullama-train" "$into/.rullama-train.new"
-    chmod 755 "$into/.rullama-train.new"
-    mv -f "$into/.rullama-train.new" "$into/rullama-train"
-    echo "installed $("$into/rullama-train" --version) in $into"
+    new=$into/.rullama-train.new
+    cp "$work/$folder/rullama-train" "$new"
+    chmod 755 "$new"
+    if ! said=$("$new" --version 2>&1); then
+        rm -f "$new"
+        fail "the program does not start here ($said); on Linux it needs glibc 2.28 or musl 1.2; otherwise build from source: cargo install --locked rullama-train"
+    fi
+    mv -f "$new" "$into/rullama-train"
+    echo "installed $said in $into"
     case ":$PATH:" in
     *":$into:"*) ;;
     *) echo "add it to your PATH: export PATH=\"$into:\$PATH\"" ;;
     esac
+}
+
+# Alpine may have a loader for programs of glibc too, and Debian one for those of musl.
+is_musl() {
+    case "$(ldd --version 2>&1)" in
+    *musl*) return 0 ;;
+    *GLIBC* | *"GNU libc"* | *glibc*) return 1 ;;
+    esac
+    ls /lib/ld-musl-* >/dev/null 2>&1 && ! ls /lib*/ld-linux-* >/dev/null 2>&1
 }
 
 fetch() {

@@ -1,4 +1,4 @@
-//! What agents and new users use: `example`, `--json`, the MCP server, and the script that installs the program.
+//! What agents and new users use: `example`, `--json`, and the MCP server.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
@@ -7,8 +7,6 @@ use serde_json::{Value as Json, json};
 
 use super::describe::{ADAPTER, has_lines};
 use super::{DATA, Place, RECIPE};
-#[cfg(unix)]
-use super::{matches, texts};
 
 fn object(place: &Place, arguments: &[&str]) -> Json {
     serde_json::from_str(&place.run(arguments)).expect("one object")
@@ -188,79 +186,4 @@ pub fn mcp(place: Place) {
     assert_eq!(exported["files"], json!(["adapter.gguf"]));
     drop(client.stdin.take());
     assert!(client.child.wait().expect("it ends").success());
-}
-
-/// The script installs the archive whose digest it has, and nothing else.
-#[cfg(target_os = "linux")]
-pub fn install(place: Place) {
-    use std::process::Command;
-
-    let dist = concat!(env!("CARGO_MANIFEST_DIR"), "/dist");
-    let targets: Json =
-        serde_json::from_slice(&std::fs::read(format!("{dist}/targets.json")).expect("the list"))
-            .expect("JSON");
-    let folder = |target: &str| format!("rullama-train-v0.1.0-{target}");
-    let native =
-        if cfg!(target_arch = "aarch64") { "aarch64-unknown-linux-gnu" } else { "x86_64-unknown-linux-gnu" };
-    place.write(&format!("{}/rullama-train", folder(native)), "#!/bin/sh\necho rullama-train 0.1.0\n");
-    let archive = format!("{}.tar.gz", folder(native));
-    let packed =
-        Command::new("tar").current_dir(&place.dir).args(["czf", &archive, &folder(native)]).status();
-    assert!(packed.expect("tar").success());
-    let sum = super::hub_server::sha256(&place.read(&archive));
-    let sums: String = targets
-        .as_array()
-        .expect("a list")
-        .iter()
-        .map(|entry| {
-            let (target, archive) =
-                (entry["target"].as_str().expect("a name"), entry["archive"].as_str().expect("a name"));
-            let sum = if target == native { sum.clone() } else { "0".repeat(64) };
-            format!("{sum}  {}.{archive}\n", folder(target))
-        })
-        .collect();
-    place.write("SUMS", sums);
-    let render = |sums: &str, out: &str| {
-        let command = Command::new("bash")
-            .current_dir(&place.dir)
-            .args([&format!("{dist}/render"), "0.1.0", sums, out])
-            .output();
-        command.expect("bash")
-    };
-    assert!(render("SUMS", "rendered").status.success());
-    for name in ["install.ps1", "rullama-train.rb", "winget/rullama.rullama-train.installer.yaml"] {
-        let text = String::from_utf8(place.read(&format!("rendered/{name}"))).expect("UTF-8");
-        assert!(
-            text.contains("0.1.0") && !text.contains("@SHA256") && !text.contains("@VERSION"),
-            "{name}: {text}"
-        );
-    }
-    let run = |downloads: &str| {
-        let mut command = Command::new("sh");
-        command.arg("rendered/install.sh").current_dir(&place.dir);
-        command
-            .env("RULLAMA_DOWNLOADS", downloads)
-            .env("RULLAMA_INSTALL_DIR", place.dir.join("bin"))
-            .output()
-            .expect("sh")
-    };
-    if Command::new("curl").arg("--version").output().is_err() {
-        return;
-    }
-    let here = format!("file://{}", place.dir.display());
-    let output = run(&here);
-    let bin = place.dir.join("bin").display().to_string();
-    assert!(matches(&texts(&output).0, &format!("installed rullama-train 0.1.0 in {bin}\n…")), "{output:?}");
-    // Another file under the same name.
-    std::fs::remove_dir_all(place.dir.join("bin")).expect("it is there");
-    place.write(&archive, b"something else");
-    let output = run(&here);
-    assert!(!output.status.success() && texts(&output).1.contains("has the SHA-256"), "{output:?}");
-    assert!(!place.dir.join("bin").exists());
-    place.write("few", "");
-    assert!(
-        texts(&render("few", "other"))
-            .1
-            .contains("few has no checksum of rullama-train-v0.1.0-x86_64-unknown-linux-gnu.tar.gz")
-    );
 }

@@ -20,6 +20,8 @@ mod gpu;
 mod hub;
 mod hub_server;
 mod ids;
+#[cfg(target_os = "linux")]
+mod install;
 mod kills;
 mod make_data;
 mod metrics;
@@ -95,7 +97,7 @@ const TESTS: &[Test] = &[
     (Needs::Nothing, "example writes the tasks of the repository", agents::example),
     (Needs::Nothing, "commands for people print one object with --json", agents::json),
     #[cfg(target_os = "linux")]
-    (Needs::Nothing, "the script installs what it has the digest of", agents::install),
+    (Needs::Nothing, "the script installs what it has the digest of", install::script),
     (Needs::Nothing, "make-data keeps sources, and drops by rules", make_data::make_data),
     (Needs::Nothing, "a data set of the Hub is found by its split or its files", hub::samples),
     (
