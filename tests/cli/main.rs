@@ -90,6 +90,8 @@ const TESTS: &[Test] = &[
     (Needs::Nothing, "inspect prints token ids", ids::inspect),
     (Needs::Nothing, "models lists Ollama's models", describe::models),
     (Needs::Nothing, "models of every store are found, once, and named alike everywhere", hub::stores),
+    #[cfg(target_os = "linux")]
+    (Needs::Device, "a model of every store is trained by its name", hub::trained_by_name),
     (Needs::Nothing, "a model of the Hub is downloaded when it is named", hub::model),
     (Needs::Nothing, "downloads survive what goes wrong", hub::trouble),
     (Needs::Nothing, "a download that is killed at ten moments is continued", hub::killed),
