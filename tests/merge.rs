@@ -459,7 +459,8 @@ fn rullama(arguments: &[&str], folder: &Path) -> (bool, String) {
     // The loss of merging is measured in tests/verify.rs and tests/cli. This test needs no device.
     let output = command.args(arguments).arg("--unverified").current_dir(folder).output().expect("it starts");
     let text = [output.stdout, output.stderr].concat();
-    (output.status.success(), String::from_utf8_lossy(&text).into_owned())
+    let text = String::from_utf8_lossy(&text);
+    (output.status.success(), if cfg!(windows) { text.replace('\\', "/") } else { text.into() })
 }
 
 #[test]

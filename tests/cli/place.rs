@@ -54,7 +54,9 @@ pub fn share_cache() -> TempDir {
 impl Place {
     pub fn new() -> Place {
         let temporary = tempfile::tempdir().expect("a temporary folder");
-        let dir = temporary.path().canonicalize().expect("it exists");
+        // On Windows a canonical path starts with `\\?\`, which no command prints.
+        let dir = temporary.path();
+        let dir = if cfg!(windows) { dir.into() } else { dir.canonicalize().expect("it exists") };
         let cache = SHARED_CACHE.get().expect("made before the tests").clone();
         let place = Place { _temporary: temporary, dir, cache, _own_cache: None };
         place.write("recipe.toml", RECIPE);
@@ -203,7 +205,17 @@ pub fn texts(output: &Output) -> (String, String) {
     (text(&output.stdout), lines.collect())
 }
 
+/// Whether `text` is `pattern`, in which `…` stands for anything. Paths and the system's words are written as on Linux.
 pub fn matches(text: &str, pattern: &str) -> bool {
+    if cfg!(windows) {
+        let not_found = std::io::Error::from_raw_os_error(2).to_string();
+        let pattern = pattern.replace("No such file or directory (os error 2)", &not_found);
+        return fits(&text.replace('\\', "/"), &pattern.replace('\\', "/"));
+    }
+    fits(text, pattern)
+}
+
+fn fits(text: &str, pattern: &str) -> bool {
     let (first, rest) = pattern.split_once('…').unwrap_or((pattern, ""));
     let Some(mut text) = text.strip_prefix(first) else { return false };
     if !pattern.contains('…') {

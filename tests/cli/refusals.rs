@@ -265,7 +265,10 @@ pub fn commands(place: Place) {
         "a/adapter.safetensors is an adapter, not a recipe; `rullama-train inspect …",
     );
     place.refused(&["a"], "a is a folder, expected a recipe; `rullama-train init` writes one");
-    place.refused(&["missing.toml"], "cannot read the recipe …missing.toml: No such file…");
+    place.refused(
+        &["missing.toml"],
+        "cannot read the recipe …missing.toml: No such file or directory (os error 2)…",
+    );
     assert!(place.run(&["help", "train"]).contains("--continue-with-changes"));
     let refused = |setting: &str, expected: &str| place.refused(&["recipe.toml", "--set", setting], expected);
     refused(

@@ -61,11 +61,11 @@ pub fn refusals(place: Place) {
     );
     generate(
         &["--reward=name = 'command', command = ['no-such-program']"],
-        "rewards.command of the reward command: cannot start \"no-such-program\": No such file or directory (os error 2); check its name and path",
+        "rewards.command of the reward command: cannot start \"no-such-program\": …; check its name and path",
     );
     generate(
         &["--reward=name = 'json', schema = 'no.json'"],
-        "rewards.schema of the reward json: cannot read no.json: No such file …",
+        "rewards.schema of the reward json: cannot read no.json: No such file or directory (os error 2)…",
     );
     place.refused(&["generate", "tiny", "--samples=no.jsonl"], "--samples: no.jsonl does not exist");
 }

@@ -34,7 +34,8 @@ pub fn refusals(place: Place) {
     );
     generate(&["--file=no.txt"], "cannot read no.txt: No such file or directory (os error 2)");
     place.refused(&["generate", "tiny"], "no prompt given; use --prompt TEXT, --file FILE or --samples FILE");
-    place.refused(&["generate", "no.gguf", "--prompt=Hi"], "no.gguf: No such file or directory …");
+    place
+        .refused(&["generate", "no.gguf", "--prompt=Hi"], "no.gguf: No such file or directory (os error 2)…");
     place.refused(&["chat", "tiny", "--min-p=-1"], "--min-p = -1: expected a number from 0 to 1");
     place.refused(
         &["serve", "tiny", "--port=0", "--context=4096"],

@@ -52,7 +52,10 @@ pub fn eval_files(place: Place) {
     // The recipe's own data need not exist.
     std::fs::remove_file(place.dir.join("data.jsonl")).expect("removed");
     place.run(&arguments);
-    place.refused(&["eval", "recipe.toml", "--data", "no.jsonl"], "no.jsonl: …No such file…");
+    place.refused(
+        &["eval", "recipe.toml", "--data", "no.jsonl"],
+        "no.jsonl: …No such file or directory (os error 2)…",
+    );
 }
 
 pub fn sources(place: Place) {

@@ -47,13 +47,14 @@ impl Gguf {
     pub fn open(path: &Path) -> Result<Gguf, Error> {
         let name = path.display().to_string();
         let io = |source| Error::Io { file: name.clone(), source };
-        let file = std::fs::File::open(path).map_err(io)?;
-        if file.metadata().map_err(io)?.is_dir() {
+        // Windows opens no folder.
+        if path.is_dir() {
             return Err(Error::Damaged {
                 file: name,
                 problem: "is a folder, expected a GGUF file; name the .gguf file inside it".into(),
             });
         }
+        let file = std::fs::File::open(path).map_err(io)?;
         // SAFETY: the map is read-only and private to this value; that nobody truncates the file meanwhile is
         // what every user of a mapped model file relies on, and is stated above.
         let map = unsafe { memmap2::Mmap::map(&file) }.map_err(io)?;

@@ -204,10 +204,6 @@ fn nothing_is_left_behind() {
 #[test]
 fn a_program_that_is_not_there_is_named() {
     let error = Command::new("command", &["no-such-program".into()], 1.0).err().expect("refused").to_string();
-    assert!(
-        error.starts_with(
-            "rewards.command of the reward command: cannot start \"no-such-program\": No such file"
-        ),
-        "{error}"
-    );
+    let start = "rewards.command of the reward command: cannot start \"no-such-program\": ";
+    assert!(error.starts_with(start), "{error}");
 }
