@@ -13,7 +13,8 @@ const NO_DRIVER: &str = if IS_STATIC {
     "this program is linked statically, and such a program can load no driver. Install it by pip or the install script, or build it with \
      RUSTFLAGS=\"-C target-feature=-crt-static\""
 } else {
-    "no driver answered. Install a Vulkan driver (Debian and Ubuntu: `apt-get install mesa-vulkan-drivers` gives a software device)"
+    "no driver answered. Install a Vulkan driver (Debian and Ubuntu: `apt-get install mesa-vulkan-drivers` gives a software device, Alpine: \
+     `apk add vulkan-loader mesa-vulkan-swrast`)"
 };
 
 /// An error of a device.
