@@ -130,6 +130,14 @@ pub enum GpuError {
     /// The data for a buffer could not be read.
     #[error(transparent)]
     Read(Box<dyn std::error::Error + Send + Sync>),
+    /// The device's shaders cannot convert f32 to f16 and back, as those of llvmpipe on CPUs for which it has no f16.
+    #[error(
+        "{device} cannot convert f32 to f16 in shaders, which all kernels do. Update its driver, or choose another GPU (device.gpu, --gpu)"
+    )]
+    NoConversion {
+        /// The device.
+        device: String,
+    },
     /// The device does not support the wanted kernels.
     #[error(
         "{device} does not support {wanted} kernels; its best is {best}. Set device.kernels (--kernels) to \"auto\", or omit it"

@@ -119,6 +119,9 @@ struct Opened {
 
 /// Opens the device with the features that it has of those that kernels use, and with cooperative matrices where its driver allows it.
 async fn open(adapter: &wgpu::Adapter, webgpu_limits: bool) -> Result<Opened, GpuError> {
+    if !adapter.get_downlevel_capabilities().flags.contains(wgpu::DownlevelFlags::SHADER_F16_IN_F32) {
+        return Err(GpuError::NoConversion { device: adapter.get_info().name });
+    }
     let limits = if webgpu_limits { wgpu::Limits::default() } else { adapter.limits() };
     let mut wanted = wgpu::Features::TIMESTAMP_QUERY;
     wanted.set(wgpu::Features::PIPELINE_CACHE, !webgpu_limits);
