@@ -178,6 +178,14 @@ impl Kernels {
         self.cuda
     }
 
+    /// Matrix instructions of CUDA's kernels.
+    ///
+    /// # Panics
+    /// If [`Kernels::cuda`] is `None`.
+    pub fn matrix_instructions(&self) -> MatrixInstructions {
+        self.cuda.expect("CUDA's kernels run").instructions
+    }
+
     /// Whether products of one row multiply integers in bytes: devices with cooperative matrices of 16×16 have an instruction for it.
     pub fn bytes(&self) -> bool {
         self.tier == Tier::Coop16

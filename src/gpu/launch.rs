@@ -37,12 +37,13 @@ pub struct Texts {
 }
 
 impl Texts {
-    /// The text for `instructions`.
-    pub fn of(&self, instructions: MatrixInstructions) -> &'static [u8] {
-        match instructions {
+    /// The kernel `name` with `instructions`.
+    pub fn entry(&self, instructions: MatrixInstructions, name: &'static CStr) -> Entry {
+        let text = match instructions {
             MatrixInstructions::Mma => self.mma,
             MatrixInstructions::Wgmma => self.wgmma,
-        }
+        };
+        Entry { text, name }
     }
 }
 

@@ -5,7 +5,7 @@ use std::ffi::CStr;
 
 use super::Attention;
 use super::coop16::Operands;
-use crate::gpu::{Entry, Gpu, Launch, Recorder, Texts, texts};
+use crate::gpu::{Gpu, Launch, Recorder, Texts, texts};
 use crate::ops::Rows;
 use crate::ops::act::Act;
 use crate::ops::pack::Packed;
@@ -208,8 +208,7 @@ impl Attention<'_> {
         numbers: &impl bytemuck::Pod,
         blocks: usize,
     ) {
-        let cuda = rec.gpu().kernels().cuda().expect("`supports` asks for it");
-        let entry = Entry { text: texts.of(cuda.instructions), name: entry };
+        let entry = texts.entry(rec.gpu().kernels().matrix_instructions(), entry);
         let mut launch = Launch::of_buffers(name, entry, buffers, numbers, [blocks as u32, 1, 1], THREADS);
         if let Some(cap) = self.softcap {
             // The last member of both structs, which end at a multiple of 8 bytes.

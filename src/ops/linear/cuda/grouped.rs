@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::panels::{LowStack, Panels, Stack, Way, bytes, expert_bytes, make};
 use super::{COLUMNS, Numbers, STEPS, TOKENS, block, stages};
 use crate::base::config::Experts;
-use crate::gpu::{Entry, Gpu, Launch, Recorder, Texts, texts};
+use crate::gpu::{Gpu, Launch, Recorder, Texts, texts};
 use crate::ops::experts::groups::Groups;
 use crate::ops::linear::grouped::{Columns, ExpertWeight};
 use crate::ops::linear::grouped_coop16::LowRank;
@@ -208,14 +208,11 @@ impl<'a> Product<'a> {
         };
         let result = y.rows.bind(0).range.map_or(0, |range| range.0) + 16 * u64::from(y.offset4());
         let most = (rows.div_ceil(TOKENS) + experts.len()) * columns.div_ceil(COLUMNS);
-        let instructions = rec.gpu().kernels().cuda().expect("`is_worth` asks for it").instructions;
+        let instructions = rec.gpu().kernels().matrix_instructions();
         let (threads, shared) = block(instructions);
         rec.launch(Launch {
             name: self.name,
-            entry: Entry {
-                text: TEXTS.of(instructions),
-                name: if x.of_tokens { c"gathered" } else { c"grouped" },
-            },
+            entry: TEXTS.entry(instructions, if x.of_tokens { c"gathered" } else { c"grouped" }),
             buffers: vec![
                 operand,
                 z_place,

@@ -9,7 +9,7 @@ mod panels;
 use bytemuck::Zeroable;
 
 use super::coop16::LowRank;
-use crate::gpu::{Entry, Launch, MatrixInstructions, Recorder, Texts, texts};
+use crate::gpu::{Launch, MatrixInstructions, Recorder, Texts, texts};
 use crate::ops::pack::Packed;
 use crate::ops::partial_sums::{self, Target};
 use crate::ops::{View, Weight};
@@ -260,13 +260,13 @@ impl Product<'_> {
                 ..numbers
             };
             let result = parts.result.range.map_or(0, |range| range.0) + 16 * u64::from(parts.offset4);
-            let instructions = rec.gpu().kernels().cuda().expect("`is_worth` asks for it").instructions;
+            let instructions = rec.gpu().kernels().matrix_instructions();
             let (threads, shared) = block(instructions);
             // Blocks that go on with the next tile copy its operands while the last results leave.
             let blocks = (blocks(rows, columns) * parts.count as usize).min(rec.gpu().multiprocessors());
             rec.launch(Launch {
                 name: self.name,
-                entry: Entry { text: TEXTS.of(instructions), name: c"product" },
+                entry: TEXTS.entry(instructions, c"product"),
                 buffers: vec![
                     operand,
                     z,
