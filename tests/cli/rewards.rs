@@ -59,9 +59,13 @@ pub fn refusals(place: Place) {
         &["--reward=number", "--n=2", "--pairs=pairs.jsonl"],
         "pairs.jsonl exists; choose another name with --pairs, or overwrite it with --force",
     );
+    // Windows has other words.
+    let reason = if cfg!(windows) { "…" } else { "No such file or directory (os error 2)" };
     generate(
         &["--reward=name = 'command', command = ['no-such-program']"],
-        "rewards.command of the reward command: cannot start \"no-such-program\": …; check its name and path",
+        &format!(
+            "rewards.command of the reward command: cannot start \"no-such-program\": {reason}; check its name and path"
+        ),
     );
     generate(
         &["--reward=name = 'json', schema = 'no.json'"],

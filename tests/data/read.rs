@@ -1,6 +1,6 @@
 //! From a recipe's `[data]` to samples: weighted sources, folders, and the template that `auto` selects.
 
-use std::path::Path;
+use std::path::{MAIN_SEPARATOR, Path};
 
 use rullama_train::data::template::Template;
 use rullama_train::recipe::{ObjectiveName, Recipe, Syntax};
@@ -88,7 +88,7 @@ fn the_files_own_template_and_the_built_in_one_give_the_tiny_model_the_same_samp
     let error = error.to_string();
     assert!(
         error.starts_with("data.template: the chat template ")
-            && error.contains("t.jinja cannot be read: unexpected end of input"),
+            && error.contains(&format!("{MAIN_SEPARATOR}t.jinja cannot be read: unexpected end of input")),
         "{error}"
     );
 }
