@@ -1,4 +1,4 @@
-//! What agents and new users use: `example`, `--json`, and the MCP server.
+//! `example`, `--json` and the MCP server, which agents and new users use.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};

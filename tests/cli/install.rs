@@ -95,7 +95,7 @@ pub fn script(place: Place) {
     place.write(&archive(), b"something else");
     refused("…has the SHA-256…");
     assert!(!bin.exists());
-    // Where the system's library is musl, whatever other loaders there are.
+    // The system's own library decides, not the loaders that it has besides.
     place.write("tools/ldd", "#!/bin/sh\necho 'musl libc (x86_64)' >&2\nexit 1\n");
     let made = Command::new("chmod").current_dir(&place.dir).args(["+x", "tools/ldd"]).status();
     assert!(made.expect("chmod").success());
