@@ -295,6 +295,7 @@ fn stored_matrices(block: &naga::Block, pointers: &mut Vec<naga::Handle<naga::Ex
 
 /// The PTX that the program contains is that of the sources beside it: the `build` of each folder makes it.
 fn the_ptx_is_that_of_its_source() {
+    const SHARED: &str = "../../common/cuda/matrices.cuh";
     let same = |folder: &str, sources: &[&str], ptx: &str| {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("shaders").join(folder);
         let read = |name: &str| fs::read(folder.join(name)).expect("these files are part of the repository");
@@ -305,17 +306,18 @@ fn the_ptx_is_that_of_its_source() {
         assert_eq!(text.lines().next(), Some(expected.as_str()), "{ptx}");
     };
     let by_matrices = |folder: &str, part: &str, ending: &str| {
-        for matrices in ["mma", "wgmma"] {
-            let sources = ["parts.cuh", &format!("{matrices}.cuh"), &format!("{part}.cu")];
-            same(folder, &sources, &format!("{part}-{matrices}{ending}.ptx"));
-        }
+        let own = ["parts.cuh", "mma.cuh", &format!("{part}.cu")];
+        same(folder, &[&[SHARED], &own[..]].concat(), &format!("{part}-mma{ending}.ptx"));
+        let own = ["parts.cuh", "wgmma.cuh", &format!("{part}.cu")];
+        same(folder, &own, &format!("{part}-wgmma{ending}.ptx"));
     };
     for part in ["whole", "grouped"] {
         by_matrices("linear/cuda", part, "");
     }
-    same("delta/cuda", &["parts.cuh", "forward.cu"], "forward.ptx");
+    same("delta/cuda", &[SHARED, "parts.cuh", "forward.cu"], "forward.ptx");
     for part in ["backward", "gradients"] {
-        same("delta/cuda", &["parts.cuh", "backward.cuh", &format!("{part}.cu")], &format!("{part}.ptx"));
+        let sources = [SHARED, "parts.cuh", "backward.cuh", &format!("{part}.cu")];
+        same("delta/cuda", &sources, &format!("{part}.ptx"));
     }
     for part in ["forward", "backward"] {
         for kind in ["64", "128", "256", "128-capped", "256-capped"] {

@@ -27,15 +27,20 @@ pub fn the_ptx_is_what_nvcc_makes() {
         .filter(|folder| folder.join("build").exists())
         .collect();
     assert!(!folders.is_empty(), "no folder of {} has a script that builds PTX", shaders.display());
-    for folder in folders {
-        let copy = tempfile::tempdir().expect("a folder");
-        for file in list(&folder) {
-            fs::copy(&file, copy.path().join(file.file_name().expect("a name"))).expect("copied");
+    let root = tempfile::tempdir().expect("a folder");
+    let copy_of = |folder: &Path| root.path().join(folder.strip_prefix(&shaders).expect("a folder of them"));
+    for folder in folders.iter().chain([&shaders.join("common/cuda")]) {
+        fs::create_dir_all(copy_of(folder)).expect("a folder");
+        for file in list(folder) {
+            fs::copy(&file, copy_of(&file)).expect("copied");
         }
-        let status = Command::new("sh").arg(copy.path().join("build")).status().expect("a shell");
+    }
+    for folder in folders {
+        let copy = copy_of(&folder);
+        let status = Command::new("sh").arg(copy.join("build")).status().expect("a shell");
         assert!(status.success(), "{}/build gave {status}", folder.display());
         for committed in list(&folder).iter().filter(|file| file.extension().is_some_and(|e| e == "ptx")) {
-            let rebuilt = copy.path().join(committed.file_name().expect("a name"));
+            let rebuilt = copy.join(committed.file_name().expect("a name"));
             let same = fs::read(committed).expect("a text") == fs::read(rebuilt).expect("a text");
             assert!(
                 same,

@@ -5,6 +5,7 @@
 #pragma once
 #include <cuda_fp16.h>
 #include <stdint.h>
+#include "../../common/cuda/matrices.cuh"
 
 constexpr uint32_t HEAD = 128, CHUNK = 64, THREADS = 128, PIECE = 8192;
 
@@ -19,20 +20,6 @@ __device__ __forceinline__ uint32_t lane_of() { return threadIdx.x % 32; }
 __device__ __forceinline__ uint32_t row_of() { return lane_of() / 4; }
 __device__ __forceinline__ uint32_t column_of() { return lane_of() % 4 * 2; }
 
-__device__ __forceinline__ void multiply(Result& d, const Left& a, uint32_t b0, uint32_t b1) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-template <bool TRANSPOSED>
-__device__ __forceinline__ void read(Left& a, uint32_t at) {
-    if (TRANSPOSED)
-        asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(a[0]), "=r"(a[1]), "=r"(a[2]), "=r"(a[3]) : "r"(at) : "memory");
-    else
-        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(a[0]), "=r"(a[1]), "=r"(a[2]), "=r"(a[3]) : "r"(at) : "memory");
-}
 __device__ __forceinline__ uint32_t half2_of(float low, float high) {
     __half2 h = __floats2half2_rn(low, high);
     return *(uint32_t*)&h;
@@ -89,18 +76,18 @@ __device__ __forceinline__ uint32_t part_at(uint32_t row, uint32_t part) { retur
 template <bool TRANSPOSED>
 __device__ __forceinline__ void read_left(Left& a, uint32_t piece, uint32_t row, uint32_t step) {
     uint32_t l = lane_of(), low = l & 8, high = l >> 1 & 8, own = l & 7;
-    if (TRANSPOSED) read<true>(a, piece + part_at(step * 16 + high + own, (row + low) / 8));
-    else read<false>(a, piece + part_at(row + low + own, step * 2 + high / 8));
+    if (TRANSPOSED) read_matrices<true>(a, piece + part_at(step * 16 + high + own, (row + low) / 8));
+    else read_matrices<false>(a, piece + part_at(row + low + own, step * 2 + high / 8));
 }
 // d += a·b for 16 columns from 16·pair on and 16 terms of step `step`; BY_ROWS: a row of the piece is a column of b, else a term.
 template <bool BY_ROWS>
 __device__ __forceinline__ void multiply_pair(Result& d0, Result& d1, const Left& a, uint32_t piece, uint32_t pair, uint32_t step) {
     uint32_t l = lane_of(), low = l & 8, high = l >> 1 & 8, own = l & 7;
     Left b;
-    if (BY_ROWS) read<false>(b, piece + part_at(pair * 16 + high + own, step * 2 + low / 8));
-    else read<true>(b, piece + part_at(step * 16 + low + own, pair * 2 + high / 8));
-    multiply(d0, a, b[0], b[1]);
-    multiply(d1, a, b[2], b[3]);
+    if (BY_ROWS) read_matrices<false>(b, piece + part_at(pair * 16 + high + own, step * 2 + low / 8));
+    else read_matrices<true>(b, piece + part_at(step * 16 + low + own, pair * 2 + high / 8));
+    multiply_matrices(d0, a, b[0], b[1]);
+    multiply_matrices(d1, a, b[2], b[3]);
 }
 // d += a·b over the 64 terms of a piece, for 64 columns.
 template <bool BY_ROWS>

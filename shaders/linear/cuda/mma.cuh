@@ -1,6 +1,7 @@
 // Products by mma.sync. Eight warps multiply 64 tokens with 64 columns each, both operands from shared memory. Every thread copies a part of
 // 32 steps of both at a time, a slot, three slots ahead of their products: four slots leave room for what consumer GPUs have, 99 KiB.
 #pragma once
+#include "../../common/cuda/matrices.cuh"
 #include "parts.cuh"
 
 constexpr int THREADS = 256, SLOTS = 4, SLOT_SLICES = 2;
@@ -88,18 +89,6 @@ struct Feed {
     }
 };
 
-__device__ __forceinline__ void read(uint32_t (&r)[4], uint32_t at) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(at)
-                 : "memory");
-}
-__device__ __forceinline__ void multiply(float (&d)[4], const uint32_t (&x)[4], uint32_t w0, uint32_t w1) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-        : "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "r"(w0), "r"(w1));
-}
-
 // The first token and the first column of this warp in a tile.
 __device__ __forceinline__ uint32_t warp_token() { return threadIdx.x / 32 % 2 * 64; }
 __device__ __forceinline__ uint32_t warp_column() { return threadIdx.x / 64 * 64; }
@@ -112,15 +101,15 @@ struct Fragments {
         uint32_t from = at + u * SLICE + (warp_token() + row) * 32 + ((lane / 16 ^ (row >> 2 & 1)) << 4);
         uint32_t w_from = at + W + (warp_column() + column) * 64 + ((part ^ (column >> 1 & 3)) << 4);
 #pragma unroll
-        for (int i = 0; i < 4; i++) read(x[i], from + i * 16 * 32);
+        for (int i = 0; i < 4; i++) read_matrices<false>(x[i], from + i * 16 * 32);
 #pragma unroll
-        for (int j = 0; j < 4; j++) read(w[j], w_from + j * 16 * 64);
+        for (int j = 0; j < 4; j++) read_matrices<false>(w[j], w_from + j * 16 * 64);
     }
     __device__ __forceinline__ void multiply_to(float (&d)[4][8][4]) const {
 #pragma unroll
         for (int j = 0; j < 8; j++)
 #pragma unroll
-            for (int i = 0; i < 4; i++) multiply(d[i][j], x[i], w[j / 2][j % 2 * 2], w[j / 2][j % 2 * 2 + 1]);
+            for (int i = 0; i < 4; i++) multiply_matrices(d[i][j], x[i], w[j / 2][j % 2 * 2], w[j / 2][j % 2 * 2 + 1]);
     }
 };
 
