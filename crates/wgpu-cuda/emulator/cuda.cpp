@@ -105,13 +105,12 @@ static Module* parse(const char* text) {
             size_t b = name.find('['); if (b != string::npos) { size = atoi(name.c_str() + b + 1); name = name.substr(0, b); } else if (s.find(".u32") != string::npos) size = 4;
             k->psize = (k->psize + 15) & ~15; names[name] = {P, k->psize}; k->params.push_back({k->psize, size}); k->psize += size; continue;
         }
-        if (s.rfind(".reg", 0) == 0 && k->named) {
+        if (s.rfind(".reg", 0) == 0) { // nvcc's %f lie behind %r
             size_t p = s.find('%'); string c = s.substr(p + 1, s.find('<') - p - 1); int n = atoi(s.c_str() + s.find('<') + 1);
-            if (c == "f") { floats = 0; k->n[R] += n; } else if (c == "r") { floats = n; k->n[R] += n; } else k->n[c == "rs" ? H : c == "p" ? P : D] = n;
-            continue;
+            if (c == "r") floats = n;
+            k->n[c == "r" || c == "f" ? R : c == "h" || c == "rs" ? H : c == "p" ? P : D] += n; continue;
         }
         if (s.rfind(".extern .shared", 0) == 0) { size_t p = s.find(".b8 ") + 4; names[s.substr(p, s.find('[') - p)] = {R, 0}; continue; } // behind no other
-        if (s.rfind(".reg", 0) == 0) { size_t p = s.find('%'); char c = s[p + 1]; int n = atoi(s.c_str() + s.find('<') + 1); k->n[c == 'r' ? R : c == 'h' ? H : c == 'p' ? P : D] = n; continue; }
         if (s.rfind(".shared", 0) == 0 || s.rfind(".local", 0) == 0) {
             bool sh = s[1] == 's'; size_t p = s.find(".b8 ") + 4, b = s.find('[', p); int size = atoi(s.c_str() + b + 1); int& n = sh ? k->shared : k->local; int align = s.find(".align ") == string::npos ? 16 : max(16, atoi(s.c_str() + s.find(".align ") + 7)); n = (n + align - 1) / align * align;
             names[s.substr(p, b - p)] = {sh ? R : H, n}; n += size; continue;
