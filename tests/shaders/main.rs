@@ -295,6 +295,7 @@ fn stored_matrices(block: &naga::Block, pointers: &mut Vec<naga::Handle<naga::Ex
 
 /// The PTX that the program contains is that of the sources beside it: the `build` of each folder makes it.
 fn the_ptx_is_that_of_its_source() {
+    const LAUNCHES: &str = "../../common/cuda/launches.cuh";
     const SHARED: &str = "../../common/cuda/matrices.cuh";
     let same = |folder: &str, sources: &[&str], ptx: &str| {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("shaders").join(folder);
@@ -304,11 +305,15 @@ fn the_ptx_is_that_of_its_source() {
         let text = String::from_utf8(read(ptx)).expect("PTX is text");
         let expected = format!("// sha256 of {}: {digest}", sources.join(" and "));
         assert_eq!(text.lines().next(), Some(expected.as_str()), "{ptx}");
+        // The device takes one such instruction as the sign that all kernels of a text wait.
+        let count = |what: &str| text.matches(what).count();
+        let waits = if text.contains(".target sm_90a") { count(".visible .entry") } else { 0 };
+        assert_eq!(count("griddepcontrol.wait;"), waits, "{ptx}");
     };
     let by_matrices = |folder: &str, part: &str, ending: &str| {
-        let own = ["parts.cuh", "mma.cuh", &format!("{part}.cu")];
-        same(folder, &[&[SHARED], &own[..]].concat(), &format!("{part}-mma{ending}.ptx"));
-        let own = ["parts.cuh", "wgmma.cuh", &format!("{part}.cu")];
+        let own = [SHARED, LAUNCHES, "parts.cuh", "mma.cuh", &format!("{part}.cu")];
+        same(folder, &own, &format!("{part}-mma{ending}.ptx"));
+        let own = [LAUNCHES, "parts.cuh", "wgmma.cuh", &format!("{part}.cu")];
         same(folder, &own, &format!("{part}-wgmma{ending}.ptx"));
     };
     for part in ["whole", "grouped"] {

@@ -232,6 +232,10 @@ impl Emitter {
             }
         }
         put(self.declarations);
+        if self.options.target >= 90 {
+            // The launch decides whether a kernel starts before the one ahead of it has ended, and only then does this wait.
+            put("    griddepcontrol.wait;".into());
+        }
         put(self.body);
         put("    ret;\n}".into());
         (text, self.params)

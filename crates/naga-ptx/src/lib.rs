@@ -50,7 +50,8 @@ use naga::{AddressSpace, ArraySize, GlobalVariable, Handle, Module, StorageAcces
 pub struct Options {
     /// `.version`, such as (7, 8), which drivers from 520 on accept.
     pub version: (u32, u32),
-    /// `.target sm_NN`: the least compute capability that runs the text, from 75 on.
+    /// `.target sm_NN`: the least compute capability that runs the text, from 75 on. From 90 on, a kernel waits for the end of the one ahead
+    /// of it before all else, so that it may be launched by programmatic stream serialization.
     pub target: u32,
     /// Rounds of a loop over a local array that are written out, at most.
     pub most_rounds: u32,

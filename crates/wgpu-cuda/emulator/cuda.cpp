@@ -93,7 +93,7 @@ static Module* parse(const char* text) {
         size_t a = line.find_first_not_of(" \t"); if (a == string::npos) continue;
         string s = line.substr(a);
         for (char& c : s) if (c == '\t') c = ' ';
-        if (s.size() > 2 && s[0] == '{' && s[1] != '.') s = s.substr(s[1] == ' ' ? 2 : 1);
+        if (s.size() > 2 && s[0] == '{' && s[1] != '.') s = s.substr(s.find_first_not_of(' ', 1));
         if (s.rfind(".visible .entry ", 0) == 0 && s.find("main(") == string::npos) {
             for (auto& j : jumps) k->code[j.first].target = labels.at(j.second);
             jumps.clear(); labels.clear(); floats = 0; k = new Kernel; k->named = true;
@@ -145,7 +145,7 @@ static Module* parse(const char* text) {
         else if (op.rfind("cp.async.cg", 0) == 0) x.op = CPASYNC; else if (op == "cp.async.commit_group") x.op = COMMIT; else if (op == "cp.async.wait_group" || op == "cp.async.wait_all") x.op = WAITGROUP;
         else if (op == "redux.sync.max.u32") x.op = REDUX; else if (op == "bfi.b32") x.op = BFI;
         else if (op == "bar.sync") x.op = BARSYNC; else if (op == "bar.warp.sync") x.op = BARWARP;
-        else if (op.rfind("fence", 0) == 0) x.op = NOP;
+        else if (op.rfind("fence", 0) == 0 || op.rfind("membar", 0) == 0 || op.rfind("griddepcontrol", 0) == 0) x.op = NOP;
         else if (op.rfind("ldmatrix", 0) == 0) { x.op = LDM; x.trans = has(".trans"); } else if (op.rfind("movmatrix", 0) == 0) x.op = MOVM; else if (op.rfind("mma", 0) == 0) x.op = MMA;
         else if (op.rfind("shfl", 0) == 0) { x.op = SHFL; x.mode = has(".idx") ? 0 : has(".bfly") ? 1 : has(".down") ? 2 : 3; }
         else if (op.rfind("atom", 0) == 0) { x.op = has(".cas") ? ATOMCAS : ATOM; x.mode = has(".add") ? 0 : has(".max.u") ? 1 : has(".min.u") ? 2 : has(".exch") ? 3 : has(".or") ? 4 : 5; x.space = has("shared") ? 1 : 0; }
@@ -157,7 +157,7 @@ static Module* parse(const char* text) {
         } else if (op.rfind("selp.", 0) == 0) x.op = SELP;
         else if (op == "mad.wide.u32" || op == "mad.wide.s32") { x.op = MADW; x.sgn = op[9] == 's'; }
         else if (T64.count(op)) { x.op = A64; x.f64 = T64[op]; while (x.o.size() < 3) x.o.push_back(Opd{IMM}); }
-        else { auto it = T.find(op); if (it == T.end()) { fprintf(stderr, "emu: no %s\n", op.c_str()); abort(); } x.op = A3; x.f = it->second; while (x.o.size() < 4) x.o.push_back(Opd{IMM}); }
+        else { auto it = T.find(op); if (it == T.end()) { fprintf(stderr, "emu: no %s in: %s\n", op.c_str(), x.text.c_str()); abort(); } x.op = A3; x.f = it->second; while (x.o.size() < 4) x.o.push_back(Opd{IMM}); }
         k->code.push_back(x);
     }
     for (auto& j : jumps) k->code[j.first].target = labels.at(j.second);
@@ -301,14 +301,16 @@ int cuModuleLoadDataEx(Hd* m, const void* t, unsigned, int*, void**) { *m = pars
 int cuModuleUnload(Hd m) { for (auto& k : *(Module*)m) delete k.second; delete (Module*)m; return 0; }
 int cuModuleGetFunction(Hd* f, Hd m, const char* name) { auto k = ((Module*)m)->find(name); if (k == ((Module*)m)->end()) return 500; *f = k->second; return 0; }
 int cuFuncSetAttribute(Hd, int, int) { return 0; }
-int cuLaunchKernel(Hd f, unsigned a, unsigned b, unsigned c, unsigned d, unsigned e, unsigned g, unsigned dynamic, Hd stream, void** p, void** extra) {
+struct Config { u32 grid[3], threads[3], shared; Hd stream; const void* attributes; u32 count; };
+int cuLaunchKernelEx(const Config* config, Hd f, void** p, void** extra) {
+    Config of = *config;
     Kernel* k = (Kernel*)f;
     vector<uint8_t> params(k->psize + 16);
     if (extra) { // one struct: 1, its address, 2, the address of its size
         if (*(size_t*)extra[3] != (size_t)k->psize) { fprintf(stderr, "emu: %s has parameters of %d bytes\n", k->label.c_str(), k->psize); return 1; }
         memcpy(params.data(), extra[1], k->psize);
     } else for (size_t i = 0; i < k->params.size(); i++) memcpy(params.data() + k->params[i].off, p[i], k->params[i].size);
-    return act(stream, [=]() mutable { u32 grid[3] = {a, b, c}, blk[3] = {d, e, g}; launch(k, grid, blk, dynamic, params); }); }
+    return act(of.stream, [=]() { launch(k, of.grid, of.threads, of.shared, params); }); }
 int cuMemcpyHtoDAsync_v2(Ptr d, const void* s, size_t n, Hd) { memcpy((void*)d, s, n); return 0; }
 int cuMemcpyAsync(Ptr d, Ptr s, size_t n, Hd t) { return act(t, [=] { memcpy((void*)d, (void*)s, n); }); }
 int cuMemsetD8Async(Ptr d, unsigned char v, size_t n, Hd t) { return act(t, [=] { memset((void*)d, v, n); }); }

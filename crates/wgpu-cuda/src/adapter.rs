@@ -30,6 +30,8 @@ const UNIFORM_BYTES: u64 = 4096 - 256;
 
 /// Every kernel is waited for.
 const SYNC: &str = "WGPU_CUDA_SYNC";
+/// No kernel starts before the one ahead of it has ended.
+const SERIAL: &str = "WGPU_CUDA_SERIAL";
 
 /// The compute capability that newer GPUs act as.
 const CAPABILITY: &str = "WGPU_CUDA_CAPABILITY";
@@ -159,6 +161,9 @@ impl Adapter {
                 driver.check(set, "cuMemPoolSetAttribute")?;
             }
         }
+        // Graphs take such launches from CUDA 12.3 on.
+        let overlaps =
+            self.capability >= (9, 0) && driver.cuda() >= (12, 3) && std::env::var_os(SERIAL).is_none();
         Ok(State {
             driver,
             number: self.number,
@@ -169,8 +174,9 @@ impl Adapter {
             info: self.info.clone(),
             features: desc.required_features,
             limits: desc.required_limits.clone(),
-            // Texts for 8.0 run on everything newer.
-            target: if self.capability >= (8, 0) { 80 } else { 75 },
+            overlaps,
+            // Texts run on everything newer.
+            target: if overlaps { 90 } else { 80.min(self.capability.0 * 10 + self.capability.1) },
             allocated: AtomicU64::new(0),
             submitted: AtomicU64::new(0),
             pending: Mutex::default(),

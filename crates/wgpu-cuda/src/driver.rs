@@ -18,6 +18,35 @@ pub const OUT_OF_MEMORY: i32 = 2;
 /// Work is not done yet: no error.
 pub const NOT_READY: i32 = 600;
 
+/// `CUlaunchConfig`.
+#[repr(C)]
+pub struct Config {
+    /// Blocks along each axis.
+    pub grid: [c_uint; 3],
+    /// Threads of a block along each axis.
+    pub threads: [c_uint; 3],
+    /// Bytes of dynamic shared memory.
+    pub shared: c_uint,
+    pub stream: Handle,
+    pub attributes: *const Attribute,
+    pub attribute_count: c_uint,
+}
+
+/// `CUlaunchAttribute`, whose value is a union of 64 bytes.
+#[repr(C)]
+pub struct Attribute {
+    id: u64,
+    value: [c_int; 16],
+}
+
+/// The kernel may start when all blocks of the one ahead have, and itself waits for its end.
+/// `CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION`.
+pub static OVERLAPS: Attribute = {
+    let mut value = [0; 16];
+    value[0] = 1;
+    Attribute { id: 6, value }
+};
+
 macro_rules! driver {
     ($($field:ident = $symbol:literal ($($arg:ty),*);)+) => {
         /// The functions that are used. Each returns 0 or an error.
@@ -68,9 +97,7 @@ driver! {
     unload = "cuModuleUnload" (Handle);
     function = "cuModuleGetFunction" (*mut Handle, Handle, *const c_char);
     function_set = "cuFuncSetAttribute" (Handle, c_int, c_int);
-    launch = "cuLaunchKernel" (
-        Handle, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, Handle, *mut *mut c_void, *mut *mut c_void
-    );
+    launch = "cuLaunchKernelEx" (*const Config, Handle, *mut *mut c_void, *mut *mut c_void);
     upload = "cuMemcpyHtoDAsync_v2" (Address, *const c_void, usize, Handle);
     copy = "cuMemcpyAsync" (Address, Address, usize, Handle);
     fill = "cuMemsetD8Async" (Address, u8, usize, Handle);

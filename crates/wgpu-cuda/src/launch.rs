@@ -8,10 +8,12 @@ use std::sync::{Arc, Mutex};
 use crate::buffer::{Buffer, BufferData};
 use crate::command::{Command, Encoder};
 use crate::device::Device;
-use crate::driver::CudaError;
+use crate::driver::{Config, CudaError, OVERLAPS};
 use crate::stamps::Queries;
 use crate::state::{Raw, State, lock};
 
+/// The instruction by which a kernel waits for the end of the one ahead.
+const WAIT: &[u8] = b"griddepcontrol.wait";
 /// Shared memory that a kernel gets without asking for more.
 const USUAL_SHARED: u32 = 48 << 10;
 
@@ -40,7 +42,26 @@ pub struct RawLaunch {
 #[derive(Default)]
 pub struct Known {
     modules: HashMap<usize, Raw>,
-    kernels: HashMap<(usize, &'static CStr), (Raw, u32)>,
+    kernels: HashMap<(usize, &'static CStr), Kernel>,
+}
+
+#[derive(Clone, Copy)]
+struct Kernel {
+    function: Raw,
+    /// Bytes of shared memory that it may take.
+    allowed: u32,
+    /// Whether it waits for the end of the kernel ahead.
+    waits: bool,
+}
+
+/// The work of a kernel.
+pub struct Size {
+    /// Blocks along each axis.
+    pub grid: [u32; 3],
+    /// Threads of a block along each axis.
+    pub threads: [u32; 3],
+    /// Bytes of dynamic shared memory.
+    pub shared: u32,
 }
 
 /// Records a launch behind the commands so far.
@@ -65,11 +86,11 @@ pub fn prepare(device: &wgpu::Device, text: &'static [u8], name: &'static CStr) 
 }
 
 /// A kernel that may take `shared` bytes of dynamic shared memory.
-fn kernel(state: &State, text: &'static [u8], name: &'static CStr, shared: u32) -> Result<Raw, CudaError> {
+fn kernel(state: &State, text: &'static [u8], name: &'static CStr, shared: u32) -> Result<Kernel, CudaError> {
     let driver = state.driver;
     let mut known = lock(&state.known);
     let at = text.as_ptr().addr(); // comparing texts would take longer than a launch
-    let (function, allowed) = match known.kernels.get(&(at, name)) {
+    let mut kernel = match known.kernels.get(&(at, name)) {
         Some(found) => *found,
         None => {
             let module = match known.modules.get(&at) {
@@ -81,17 +102,45 @@ fn kernel(state: &State, text: &'static [u8], name: &'static CStr, shared: u32) 
                 }
             };
             known.modules.insert(at, module);
-            (Raw(driver.kernel(module.0, name)?), USUAL_SHARED)
+            let waits = text.windows(WAIT.len()).any(|part| part == WAIT);
+            Kernel { function: Raw(driver.kernel(module.0, name)?), allowed: USUAL_SHARED, waits }
         }
     };
-    let needed = allowed.max(shared);
-    if needed > allowed {
+    if shared > kernel.allowed {
         // SAFETY: the kernel lives. 8: CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES.
-        let code = unsafe { (driver.function_set)(function.0, 8, needed as i32) };
+        let code = unsafe { (driver.function_set)(kernel.function.0, 8, shared as i32) };
         driver.check(code, &name.to_string_lossy())?;
+        kernel.allowed = shared;
     }
-    known.kernels.insert((at, name), (function, needed));
-    Ok(function)
+    known.kernels.insert((at, name), kernel);
+    Ok(kernel)
+}
+
+impl State {
+    /// Launches a function, which may start before the one ahead has ended if it `waits` for that itself.
+    ///
+    /// # Safety
+    /// `values` or `extras` are the arguments of the function, as `cuLaunchKernelEx` takes them.
+    pub unsafe fn launch(
+        &self,
+        stream: Raw,
+        function: Raw,
+        size: &Size,
+        waits: bool,
+        values: *mut *mut c_void,
+        extras: *mut *mut c_void,
+    ) -> i32 {
+        let config = Config {
+            grid: size.grid,
+            threads: size.threads,
+            shared: size.shared,
+            stream: stream.0,
+            attributes: &OVERLAPS,
+            attribute_count: (waits && self.overlaps).into(),
+        };
+        // SAFETY: as the caller says; the configuration is read before the call returns.
+        unsafe { (self.driver.launch)(&config, function.0, values, extras) }
+    }
 }
 
 impl RawLaunch {
@@ -106,7 +155,7 @@ impl RawLaunch {
 /// Launches a kernel in a stream.
 pub fn run(state: &State, stream: Raw, launch: &RawLaunch) -> Result<(), CudaError> {
     let driver = state.driver;
-    let function = kernel(state, launch.text, launch.name, launch.shared)?;
+    let kernel = kernel(state, launch.text, launch.name, launch.shared)?;
     let mut parameter = Vec::new();
     for (buffer, start) in &launch.buffers {
         let data = &buffer.as_custom::<Buffer>().expect("a buffer of CUDA").0;
@@ -130,11 +179,10 @@ pub fn run(state: &State, stream: Raw, launch: &RawLaunch) -> Result<(), CudaErr
         None => Ok(()),
     };
     stamp(0)?;
-    let [x, y, z] = launch.grid;
-    let (threads, shared) = (launch.threads, launch.shared);
+    let size = Size { grid: launch.grid, threads: [launch.threads, 1, 1], shared: launch.shared };
     // SAFETY: the parameter has the kernel's size, which its caller knows, and is read before the call returns.
     let code = unsafe {
-        (driver.launch)(function.0, x, y, z, threads, 1, 1, shared, stream.0, null_mut(), extras.as_mut_ptr())
+        state.launch(stream, kernel.function, &size, kernel.waits, null_mut(), extras.as_mut_ptr())
     };
     driver.check(code, &launch.name.to_string_lossy())?;
     stamp(1)

@@ -22,6 +22,7 @@
 //! |---|---|
 //! | `WGPU_CUDA_CHECKED=1` | accesses to storage outside of their binding store nothing and read 0 |
 //! | `WGPU_CUDA_SYNC=1` | every kernel is waited for, so that an error names the one that failed |
+//! | `WGPU_CUDA_SERIAL=1` | no kernel starts before the one ahead of it has ended: on 9.0 and newer, blocks may wait for that on the GPU |
 //! | `WGPU_CUDA_CAPABILITY=8.0` | newer GPUs act as one of this compute capability; their driver's version says so |
 //! | `WGPU_CUDA_DUMP=FOLDER` | a text that the driver refuses is kept in `FOLDER/failed.ptx` |
 

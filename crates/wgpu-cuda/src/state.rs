@@ -47,6 +47,8 @@ pub struct State {
     pub info: wgpu::AdapterInfo,
     pub features: wgpu::Features,
     pub limits: wgpu::Limits,
+    /// Whether a kernel may start when all blocks of the one ahead have: its text waits for the end of that one.
+    pub overlaps: bool,
     /// The `.target` of kernels.
     pub target: u32,
     /// Bytes of buffers in device memory.

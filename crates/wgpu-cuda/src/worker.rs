@@ -12,7 +12,7 @@ use crate::buffer::{BufferData, Memory};
 use crate::command::Command;
 use crate::copies::is_beside;
 use crate::driver::CudaError;
-use crate::launch;
+use crate::launch::{self, Size};
 use crate::pipeline::{Bound, Group, PipelineData};
 use crate::state::{Raw, State, lock};
 use crate::uploads::Bytes;
@@ -173,16 +173,14 @@ impl State {
         &self,
         stream: Raw,
         pipeline: &PipelineData,
-        [x, y, z]: [u32; 3],
+        grid: [u32; 3],
         arguments: &mut Arguments,
     ) -> Result<(), CudaError> {
-        let [a, b, c] = pipeline.threads;
+        let size = Size { grid, threads: pipeline.threads, shared: 0 };
         let mut pointers = arguments.pointers();
-        let function = pipeline.function.0;
         // SAFETY: there is an argument for every parameter, which is read before the call returns.
-        let code = unsafe {
-            (self.driver.launch)(function, x, y, z, a, b, c, 0, stream.0, pointers.as_mut_ptr(), null_mut())
-        };
+        let code =
+            unsafe { self.launch(stream, pipeline.function, &size, true, pointers.as_mut_ptr(), null_mut()) };
         self.driver.check(code, &pipeline.label)?;
         self.settle(&pipeline.label)
     }

@@ -52,6 +52,7 @@ __device__ __forceinline__ Eight eight_of(const float* row) {
 // Values of every query: the log-sum-exp in base 2, less the logarithm of the unit of its row of dout, so that 2^(score − this) is a weight in
 // that unit, and Σ dout·out in that unit. A warp computes those of 16 queries.
 extern "C" __global__ void __launch_bounds__(THREADS) rows(const __grid_constant__ Backward a) {
+    wait_for_previous();
     uint32_t down = (a.rows + 15) / 16, row = threadIdx.x % 32 / 2, half = threadIdx.x % 2, even = (a.rows + 1) & ~1u;
     for (uint32_t i = blockIdx.x * (THREADS / 32) + threadIdx.x / 32; i < down * a.heads; i += gridDim.x * (THREADS / 32)) {
         uint32_t head = i / down, tile = i % down, query = min(tile * 16 + row, a.rows - 1);
@@ -266,6 +267,7 @@ __device__ __forceinline__ void block(const Backward& a, float* shared, uint32_t
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) backward(const __grid_constant__ Backward a) {
+    wait_for_previous();
     __shared__ __align__(1024) char memory[3 * SLOT];
     uint32_t at = (uint32_t)__cvta_generic_to_shared(memory);
     auto blocks = [&](uint32_t rows, uint32_t heads) { return (a.rows + rows - 1) / rows * heads; };

@@ -186,6 +186,7 @@ __device__ __forceinline__ void forward_block(const Forward& a, uint32_t memory,
 extern "C" __global__ void __launch_bounds__(THREADS, 1) forward(const __grid_constant__ Forward a) {
     __shared__ __align__(1024) char memory[3 * SLOT];
     uint32_t at = (uint32_t)__cvta_generic_to_shared(memory), all = (a.rows + 127) / 128;
+    wait_for_previous();
     // The last queries see the most keys, so they start first.
     for (uint32_t i = blockIdx.x; i < all * a.heads; i += gridDim.x) {
         __syncthreads();

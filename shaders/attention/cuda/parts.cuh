@@ -7,6 +7,7 @@
 #pragma once
 #include <cuda_fp16.h>
 #include <stdint.h>
+#include "../../common/cuda/launches.cuh"
 #include MATRICES
 
 constexpr int DEPTH = HEAD / 16, THREADS = 256, SLOT = 16384;

@@ -46,6 +46,7 @@ template <bool OF_TOKENS>
 __device__ __forceinline__ void run_grouped(const Arguments& a, char* memory) {
     uint32_t base = (uint32_t)__cvta_generic_to_shared(memory);
     uint32_t *begins = (uint32_t*)(memory + BYTES), *own = begins + EXPERTS + 1;
+    wait_for_previous();
     if (threadIdx.x < a.experts) {
         uint32_t rows = (a.counts[a.first_expert + threadIdx.x] + a.tile - 1) / a.tile * a.tile;
         own[threadIdx.x] = (rows + TOKENS - 1) / TOKENS;

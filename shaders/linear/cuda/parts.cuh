@@ -4,6 +4,7 @@
 // MATRICES is wgmma.cuh, for compute capability 9.0, or mma.cuh, for 8.0 and newer.
 #pragma once
 #include <stdint.h>
+#include "../../common/cuda/launches.cuh"
 
 // Twin of the buffers of a product in src/ops/linear/cuda/mod.rs.
 struct Operands {

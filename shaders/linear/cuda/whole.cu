@@ -28,5 +28,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) product(const __grid_co
     extern __shared__ __align__(1024) char memory[];
     uint32_t base = (uint32_t)__cvta_generic_to_shared(memory);
     begin<Whole>(base);
+    wait_for_previous();
     run(a.o, a.n, Whole{a.n}, base);
 }
