@@ -120,7 +120,7 @@ pub fn backward(gpu: &Gpu) -> Outcome {
 }
 
 /// `thin` `[T, R]`, in `packed` from a column on, as a product reads it with `x` `[T, N]`: `y = x·Wᵀ + thin·1ᵀ`.
-fn packed_alike(
+pub fn packed_alike(
     gpu: &Gpu,
     check: &mut Check,
     name: &str,

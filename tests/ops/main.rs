@@ -9,6 +9,7 @@ mod check;
 mod coop;
 mod cross_entropy;
 mod cuda;
+mod cuda_lora;
 mod decoding;
 mod delta;
 mod distill;
@@ -113,7 +114,7 @@ const MANY: &[GgmlType] = &[
 ];
 const RARE: &[GgmlType] = &[IQ2_XXS, IQ2_XS, IQ3_S, IQ1_S, IQ1_M, TQ1_0, TQ2_0, NVFP4, Q1_0, Q2_0];
 
-const CASES: [Case; 145] = [
+const CASES: [Case; 148] = [
     case("adamw", "ten steps of adamw and sgd, with clipping", F32, adamw::ten_steps),
     case("adamw", "gradients that are not finite", F32, adamw::non_finite),
     case("argmax", "the likeliest token", F32, decoding::likeliest),
@@ -253,6 +254,9 @@ const CASES: [Case; 145] = [
     case("lora", "gradient, sums split", PLAIN, |gpu| split(gpu, lora::gradient)),
     case("lora", "products", COOP16, coop::adapter_products),
     case("lora", "products, sums split", COOP16, |gpu| split(gpu, coop::adapter_products)),
+    case("lora", "products with A", CUDA, cuda_lora::forward),
+    case("lora", "products with B", CUDA, cuda_lora::backward),
+    case("lora", "gradients", CUDA, cuda_lora::gradients),
     case("lora", "gradients apart", COOP16, coop::adapter),
     case("lora", "gradients apart, sums split", COOP16, |gpu| split(gpu, coop::adapter)),
     case("lora", "gradients together", COOP16, coop::adapter_pairs),

@@ -319,6 +319,9 @@ fn the_ptx_is_that_of_its_source() {
     for part in ["whole", "grouped"] {
         by_matrices("linear/cuda", part, "");
     }
+    for part in ["project", "gradient"] {
+        same("lora/cuda", &[LAUNCHES, SHARED, "parts.cuh", &format!("{part}.cu")], &format!("{part}.ptx"));
+    }
     same("delta/cuda", &[SHARED, "parts.cuh", "forward.cu"], "forward.ptx");
     for part in ["backward", "gradients"] {
         let sources = [SHARED, "parts.cuh", "backward.cuh", &format!("{part}.cu")];

@@ -53,7 +53,8 @@ static map<string, F> table() {
     t["popc.b32"] = E1((u32)__builtin_popcount(a)); t["clz.b32"] = E1(a ? (u32)__builtin_clz(a) : 32); t["bfind.u32"] = E1(a ? 31u - (u32)__builtin_clz(a) : ~0u);
     t["dp4a.s32.s32"] = [](u32 a, u32 b, u32 c) -> u32 { s32 s = (s32)c; for (int i = 0; i < 4; i++) s += (s32)(int8_t)(a >> 8 * i) * (int8_t)(b >> 8 * i); return (u32)s; };
     t["prmt.b32"] = [](u32 a, u32 b, u32 c) -> u32 { u64 x = a | (u64)b << 32; u32 r = 0; for (int i = 0; i < 4; i++) { u32 s = c >> 4 * i & 15; u32 v = x >> 8 * (s & 7) & 255; if (s & 8) v = v & 128 ? 255 : 0; r |= v << 8 * i; } return r; };
-    t["and.b16"] = t["and.b32"];
+    t["and.b16"] = t["and.b32"]; t["cvt.u16.u32"] = E1(a & 65535); t["cvt.u32.u16"] = E1(a); t["mul.wide.u16"] = E1(a * b);
+    t["add.s16"] = E1((a + b) & 65535); t["sub.s16"] = E1((a - b) & 65535); t["mul.lo.s16"] = E1(a * b & 65535); t["rcp.rn.f32"] = E1(bi(1.0f / fl(a)));
     t["div.rn.f32"] = t["div.full.f32"]; t["ex2.approx.f32"] = E1(bi(exp2f(fl(a))));
     t["and.pred"] = E1(a & b); t["or.pred"] = E1(a | b); t["xor.pred"] = E1(a ^ b); t["not.pred"] = E1(!a);
     return t;

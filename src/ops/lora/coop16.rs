@@ -4,6 +4,8 @@
 use crate::gpu::{Kernel, Recorder};
 use crate::ops::Param;
 use crate::ops::View;
+use crate::ops::lora::coop16_gradients::FEW;
+use crate::ops::lora::cuda;
 use crate::ops::pack::Packed;
 use crate::ops::partial_sums::{self, Target};
 
@@ -48,6 +50,9 @@ fn gradient(
     rows: usize,
     transposed: bool,
 ) {
+    if rows > FEW && cuda::is_worth(rec, rows) {
+        return cuda::gradient(rec, dweight, thin, wide, [wide_cols, thin_cols], scale, rows, transposed);
+    }
     let (columns, down) = columns((thin_cols / 4) as u32);
     let across = wide_cols.div_ceil(256) as u32;
     let target = Target {

@@ -4,6 +4,7 @@
 use crate::gpu::{ARRIVALS, Binding, Kernel, PARTIAL_SUMS, Recorder};
 use crate::ops::Param;
 use crate::ops::View;
+use crate::ops::lora::cuda;
 use crate::ops::pack::Packed;
 
 /// Steps of the sum that a subgroup stages at a time.
@@ -55,6 +56,9 @@ pub struct Member<'a> {
 
 /// `z = x·Aᵀ` for `x` `[rows, K]` and `A` `[Σ R, K]`, in `packed` too.
 pub fn project(rec: &mut Recorder, z: View, x: &Packed, a: &Param, rows: usize, packed: &Packed) {
+    if cuda::is_worth(rec, rows) {
+        return cuda::project(rec, z, x, a, rows, packed);
+    }
     let params = Params {
         tiles_0: x.tiles(),
         cols_0: a.cols as u32,
@@ -75,6 +79,10 @@ pub fn project_back(
     rows: usize,
     packed: &Packed,
 ) {
+    if cuda::is_worth(rec, rows) {
+        members.iter().for_each(|member| cuda::project_back(rec, u, member, scale, rows, packed));
+        return;
+    }
     let first = members[0];
     let mut params = Params {
         tiles_0: first.dy.tiles(),

@@ -4,6 +4,7 @@ pub mod cached;
 pub mod coop16;
 pub mod coop16_gradients;
 pub mod coop16_project;
+pub mod cuda;
 mod group;
 pub mod grouped;
 

@@ -191,7 +191,7 @@ pub static OPS: [Op; 36] = [
     op(
         "lora",
         Kind::Adapter,
-        &[Variant::F32, Variant::Plain, Variant::Coop16],
+        &[Variant::F32, Variant::Plain, Variant::Coop16, Variant::Cuda],
         &[
             ("software", software),
             ("tiled", || each("HIGH", &[2])),

@@ -13,7 +13,7 @@ use crate::ops::heads::{coop16 as heads, coop16_backward as heads_backward};
 use crate::ops::linear::coop16::{self as linear, LowRank};
 use crate::ops::linear::cuda::{self, Panels, product_bytes};
 use crate::ops::lora::coop16 as lora;
-use crate::ops::lora::coop16_gradients::{Gradient, gradients};
+use crate::ops::lora::coop16_gradients::{FEW, Gradient, gradients};
 use crate::ops::lora::coop16_project::{Member, project, project_back};
 use crate::ops::norm::Norm;
 use crate::ops::norm_add::coop16::{self as norm_add, Then};
@@ -289,7 +289,15 @@ pub fn in_cuda(b: &mut Bench) -> Result<(), GpuError> {
 
 /// `z = x·Aᵀ`, `u = 0.5·dy·B`, and both gradients.
 pub fn adapter(b: &mut Bench) -> Result<(), GpuError> {
-    let (tokens, n) = (67, 132);
+    adapter_of(b, 67, 132)
+}
+
+/// [`adapter`] over so many tokens that CUDA's kernels compute it.
+pub fn adapter_in_cuda(b: &mut Bench) -> Result<(), GpuError> {
+    adapter_of(b, FEW + 6, 68)
+}
+
+fn adapter_of(b: &mut Bench, tokens: usize, n: usize) -> Result<(), GpuError> {
     // Every other row has a scale of its own.
     let of_row = |(i, value)| if i / n % 2 == 0 { value } else { 6.0 * value };
     let x: Vec<f32> = values(1, tokens * n).into_iter().enumerate().map(of_row).collect();

@@ -62,7 +62,7 @@ const fn check(
 }
 
 /// Every check. `pack`, `partial_sums`, `row_factors` and `update_norm` are parts of others; `peak` is measured.
-pub const CHECKS: [Check; 56] = [
+pub const CHECKS: [Check; 57] = [
     check("linear", "products", Needs::Rows, products::q4_k),
     check("linear", "products", Needs::Tiles, matrices::q4_k),
     check("linear", "products in every format", Needs::Rows, products::every_format),
@@ -72,6 +72,7 @@ pub const CHECKS: [Check; 56] = [
     check("linear", "products of experts in CUDA", Needs::Cuda, experts::in_cuda),
     check("lora", "gradients", Needs::Rows, products::adapter),
     check("lora", "products and gradients", Needs::Tiles, matrices::adapter),
+    check("lora", "products and gradients in CUDA", Needs::Cuda, matrices::adapter_in_cuda),
     check("lora", "gradients of experts", Needs::Any, experts::gradients),
     check("attention", "forward and backward", Needs::Any, attention::attention),
     check("attention", "a softcap", Needs::Any, attention::capped),

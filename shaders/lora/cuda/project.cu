@@ -1,0 +1,159 @@
+// z = x·Aᵀ and u = scale·dy·B, in f32 and as tiles. A block computes 32 rows, and its warps take turns at sixteenths of the sum. Where that leaves
+// a GPU idle, several blocks share a sum. What the warps have, and then the blocks, is added up in order, by the block that ends last.
+#include "parts.cuh"
+
+constexpr int WARPS = 8, DOWN = 2, AHEAD = 4; // AHEAD: tiles of a row that a warp reads before it multiplies
+
+// Twin of the buffers and of `Project` in src/ops/lora/cuda.rs.
+struct Project {
+    const char* wide;           // x or dy
+    const float* factors;       // undoes the scaling of its rows [T]
+    const float* thin;          // A [R, K] or B [K, R]
+    float* y;                   // z or u [T, y_stride]
+    __half* packed;             // likewise, [R/16, T/16, 16, 16], scaled as the rows of the wide operand
+    float* parts;               // of the blocks' sums [blocks, parts, 32, 8·N]
+    uint32_t* arrivals;         // finished parts of each sum; 0 before and after
+    uint32_t rows;              // T
+    uint32_t summed;            // K, a multiple of 4
+    uint32_t columns;           // R, a multiple of 4
+    uint32_t tiles;             // from one column of the wide operand's tiles to the next
+    uint32_t thin_stride;
+    uint32_t y_stride;
+    uint32_t packed_tiles;
+    uint32_t part_steps;        // sixteenths of the sum of a block
+    float scale;
+};
+
+// The second operand for 16 steps and 8 columns. Steps are in the order in which lanes have those of the first operand.
+struct Thin { uint32_t low, high; };
+
+// 8·N columns of A. Column 8·j + n is the n-th of operand j.
+template <int N>
+struct ByRow {
+    static __device__ __forceinline__ uint32_t column(uint32_t j, uint32_t n) { return 8 * j + n; }
+    static __device__ __forceinline__ void read(Thin (&to)[N], const Project& p, uint32_t step, uint32_t first) {
+        uint32_t k = step * 16 + 4 * quarter_of();
+#pragma unroll
+        for (int j = 0; j < N; j++) {
+            uint32_t r = first + column(j, row_of());
+            float4 v = r < p.columns && k < p.summed ? *(const float4*)(p.thin + (size_t)r * p.thin_stride + k) : float4{0.f, 0.f, 0.f, 0.f};
+            to[j] = Thin{half2_of(v.x, v.y), half2_of(v.z, v.w)};
+        }
+    }
+};
+
+// 8·N columns of B. Column N·n + j is the n-th of operand j: a lane's columns are neighbours in memory.
+template <int N>
+struct ByColumn {
+    static __device__ __forceinline__ uint32_t column(uint32_t j, uint32_t n) { return N * n + j; }
+    static __device__ __forceinline__ void read(Thin (&to)[N], const Project& p, uint32_t step, uint32_t first) {
+        uint32_t k = step * 16 + 4 * quarter_of(), at = first + N * row_of(), columns = k < p.summed ? p.columns : 0;
+        float v[4][N];
+#pragma unroll
+        for (int i = 0; i < 4; i++) read_thin(v[i], p.thin + (size_t)(k + i) * p.thin_stride, at, columns);
+#pragma unroll
+        for (int j = 0; j < N; j++) to[j] = Thin{half2_of(v[0][j], v[1][j]), half2_of(v[2][j], v[3][j])};
+    }
+};
+
+// Whether this block is the last of those that share a sum. The others' parts can be read then.
+__device__ __forceinline__ bool ends_last(uint32_t* arrivals) {
+    __shared__ bool is_last;
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        is_last = atomicAdd(arrivals, 1) + 1 == gridDim.z;
+        if (is_last) *arrivals = 0;
+    }
+    __syncthreads();
+    __threadfence();
+    return is_last;
+}
+
+template <template <int> class Order, int N>
+__device__ __forceinline__ void project(const Project& p) {
+    __shared__ float shares[WARPS][16][8 * N];
+    wait_for_previous();
+    uint32_t warp = warp_of(), row = row_of(), first = blockIdx.x * DOWN, first_column = blockIdx.y * 8 * N;
+    uint32_t all = (p.rows + 15) / 16, begin = blockIdx.z * p.part_steps, end = min(begin + p.part_steps, (p.summed + 15) / 16);
+    size_t at[DOWN];
+#pragma unroll
+    for (int m = 0; m < DOWN; m++) at[m] = (size_t)min(first + m, all - 1) * TILE + row * 32 + quarter_of() * 8;
+    float sums[DOWN][N][4] = {};
+    for (uint32_t step = begin + warp; step < end; step += WARPS * AHEAD) {
+        uint2 low[AHEAD][DOWN], high[AHEAD][DOWN];
+#pragma unroll
+        for (int i = 0; i < AHEAD; i++)
+#pragma unroll
+            for (int m = 0; m < DOWN; m++) {
+                const char* tile = p.wide + (size_t)min(step + i * WARPS, end - 1) * p.tiles * TILE + at[m];
+                low[i][m] = *(const uint2*)tile;
+                high[i][m] = *(const uint2*)(tile + TILE / 2);
+            }
+#pragma unroll
+        for (int i = 0; i < AHEAD; i++) {
+            if (step + i * WARPS >= end) break;
+            Thin thin[N];
+            Order<N>::read(thin, p, step + i * WARPS, first_column);
+#pragma unroll
+            for (int m = 0; m < DOWN; m++) {
+                uint32_t a[4] = {low[i][m].x, high[i][m].x, low[i][m].y, high[i][m].y};
+#pragma unroll
+                for (int j = 0; j < N; j++) multiply_matrices(sums[m][j], a, thin[j].low, thin[j].high);
+            }
+        }
+    }
+    // A thread finishes N / 2 results of a row of each 16.
+    uint32_t own = threadIdx.x / 16, across = threadIdx.x % 16;
+    float results[DOWN][N / 2];
+#pragma unroll
+    for (int m = 0; m < DOWN; m++) {
+        __syncthreads();
+#pragma unroll
+        for (int j = 0; j < N; j++)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                shares[warp][row + i / 2 * 8][Order<N>::column(j, 2 * quarter_of() + i % 2)] = sums[m][j][i];
+        __syncthreads();
+#pragma unroll
+        for (int j = 0; j < N / 2; j++) {
+            results[m][j] = 0;
+#pragma unroll
+            for (int w = 0; w < WARPS; w++) results[m][j] += shares[w][own][j * 16 + across];
+        }
+    }
+    if (gridDim.z > 1) {
+        uint32_t tile = blockIdx.y * gridDim.x + blockIdx.x;
+        float* parts = p.parts + (size_t)tile * gridDim.z * (256 * DOWN * N / 2) + threadIdx.x;
+#pragma unroll
+        for (int q = 0; q < DOWN * N / 2; q++) parts[(blockIdx.z * (DOWN * N / 2) + q) * 256] = results[q / (N / 2)][q % (N / 2)];
+        if (!ends_last(p.arrivals + tile)) return;
+#pragma unroll
+        for (int q = 0; q < DOWN * N / 2; q++) {
+            float sum = 0;
+            for (uint32_t z = 0; z < gridDim.z; z++) sum += __ldcg(parts + (z * (DOWN * N / 2) + q) * 256);
+            results[q / (N / 2)][q % (N / 2)] = sum;
+        }
+    }
+#pragma unroll
+    for (int m = 0; m < DOWN; m++)
+#pragma unroll
+        for (int j = 0; j < N / 2; j++) {
+            uint32_t t = (first + m) * 16 + own, column = first_column + j * 16 + across;
+            if (t >= all * 16 || column >= p.columns) continue;
+            float scaled = t < p.rows ? p.scale * results[m][j] : 0.f;
+            if (t < p.rows) p.y[(size_t)t * p.y_stride + column] = p.factors[t] * scaled;
+            p.packed[((size_t)(column / 16) * p.packed_tiles + t / 16) * 256 + t % 16 * 16 + column % 16] = __float2half_rn(scaled);
+        }
+}
+
+#define KERNELS(columns)                                                                                                       \
+    extern "C" __global__ void __launch_bounds__(32 * WARPS, columns > 16 ? 2 : 4) project_##columns(const __grid_constant__ Project p) {         \
+        project<ByRow, columns / 8>(p);                                                                                        \
+    }                                                                                                                          \
+    extern "C" __global__ void __launch_bounds__(32 * WARPS, columns > 16 ? 2 : 4) back_##columns(const __grid_constant__ Project p) {            \
+        project<ByColumn, columns / 8>(p);                                                                                     \
+    }
+KERNELS(16)
+KERNELS(32)
+KERNELS(48)
