@@ -12,7 +12,7 @@ use rullama_train::adapter::{self, AdapterPath, Format, OtherBase, WriteOptions}
 use rullama_train::base::{Base, Gguf};
 use rullama_train::data::template::Template;
 use rullama_train::data::tokenizer::Tokenizer;
-use rullama_train::gpu::{Backend, Gpu};
+use rullama_train::gpu::{Gpu, GpuOptions};
 use rullama_train::model::plan::Offload;
 use rullama_train::verify::{self, Exported, HeldOut};
 
@@ -27,7 +27,7 @@ fn main() -> Result<()> {
 pub fn run(adapter: &str, out: &Path) -> Result<()> {
     let base = Base::open("tiny")?;
     let found = adapter::load(&[AdapterPath::whole(adapter)], &base, None, OtherBase::Refuse)?;
-    let gpu = block_on(Gpu::open(Backend::Auto, None, false))?;
+    let gpu = block_on(Gpu::open(GpuOptions::default()))?;
     let tokenizer = Tokenizer::from_gguf(base.gguf())?;
     let layout = families::template(base.config());
     let held_out =

@@ -5,7 +5,7 @@
 use anyhow::{Context, Result};
 use pollster::block_on;
 use rullama_train::adapter::{self, AdapterPath, OtherBase};
-use rullama_train::gpu::{Backend, Gpu};
+use rullama_train::gpu::{Gpu, GpuOptions};
 use rullama_train::model::Model;
 use rullama_train::recipe::Recipe;
 use rullama_train::run::OpenBase;
@@ -32,7 +32,7 @@ pub fn run(adapter: &str, question: &str) -> Result<String> {
     let prompt = frozen.prompt(question)?;
     let tokens = prompt.len() + REPLY;
 
-    let gpu = block_on(Gpu::open(Backend::Auto, None, false))?;
+    let gpu = block_on(Gpu::open(GpuOptions::default()))?;
     let model = Model::load(&gpu, &frozen.base, tokens)?;
     let prompts = [&prompt[..]];
     let replies =

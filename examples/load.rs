@@ -7,7 +7,7 @@ use pollster::block_on;
 use rullama_train::adapter::lora::Adapter;
 use rullama_train::adapter::{self, AdapterPath, OtherBase};
 use rullama_train::data::batch::MicroBatch;
-use rullama_train::gpu::{Backend, Gpu};
+use rullama_train::gpu::{Gpu, GpuOptions};
 use rullama_train::model::Model;
 use rullama_train::model::plan::Recompute;
 use rullama_train::recipe::Recipe;
@@ -46,7 +46,7 @@ pub fn run(paths: &[String]) -> Result<()> {
     let samples = samples(&frozen, &recipe, TEXT, "text")?;
     let batch = MicroBatch::pack(&samples);
 
-    let gpu = block_on(Gpu::open(Backend::Auto, None, false))?;
+    let gpu = block_on(Gpu::open(GpuOptions::default()))?;
     let model = Model::load(&gpu, &frozen.base, batch.len())?;
     let (tokens, loss_tokens) = (batch.len(), batch.loss_rows.len());
     let capacity =

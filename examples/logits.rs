@@ -40,7 +40,7 @@ fn main() -> Result<()> {
     let batch = MicroBatch::pack([&sample]);
     let rows: Vec<u32> = (0..batch.len() as u32).collect();
 
-    let gpu = block_on(Gpu::open(recipe.device.backend, recipe.device.gpu.as_deref(), false))?;
+    let gpu = block_on(Gpu::open(recipe.device.options()))?;
     let model = Model::load(&gpu, &frozen.base, batch.len())?;
     let capacity = Capacity {
         tokens: batch.len(),

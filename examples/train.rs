@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::Result;
 use pollster::block_on;
 use rullama_train::adapter::{self, Format};
-use rullama_train::gpu::{Backend, Gpu};
+use rullama_train::gpu::{Gpu, GpuOptions};
 use rullama_train::recipe::Recipe;
 use rullama_train::run::finetune::{finetune, samples};
 use rullama_train::run::{OpenBase, write_options};
@@ -28,7 +28,7 @@ pub fn run(out: &Path) -> Result<()> {
     let conversations: Vec<&str> = include_str!("../datasets/pirate.jsonl").lines().take(24).collect();
     let samples = samples(&frozen, &recipe, &conversations.join("\n"), "pirate.jsonl")?;
 
-    let gpu = block_on(Gpu::open(Backend::Auto, None, false))?;
+    let gpu = block_on(Gpu::open(GpuOptions::default()))?;
     let training = finetune(&gpu, &frozen, &samples, &recipe, |p| {
         println!("step {}/{}: loss {:.4}", p.step, p.steps, p.metrics.loss.unwrap_or(f64::NAN));
     });

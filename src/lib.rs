@@ -8,7 +8,7 @@
 //! ```no_run
 //! use pollster::block_on;
 //! use rullama_train::adapter::{self, Format};
-//! use rullama_train::gpu::{Backend, Gpu};
+//! use rullama_train::gpu::{Gpu, GpuOptions};
 //! use rullama_train::recipe::Recipe;
 //! use rullama_train::run::finetune::{finetune, samples};
 //! use rullama_train::run::{OpenBase, write_options};
@@ -23,7 +23,7 @@
 //! let text = r#"{"prompt": "Hello!", "completion": "Ahoy!"}"#;
 //! let samples = samples(&base, &recipe, text, "samples.jsonl")?;
 //!
-//! let gpu = block_on(Gpu::open(Backend::Auto, None, false))?;
+//! let gpu = block_on(Gpu::open(GpuOptions::default()))?;
 //! let training = finetune(&gpu, &base, &samples, &recipe, |progress| {
 //!     println!("step {}: loss {:?}", progress.step, progress.metrics.loss);
 //! });

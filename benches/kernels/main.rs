@@ -17,7 +17,7 @@ use anyhow::{Context, Result, bail};
 use pollster::block_on;
 use rullama_train::base::formats::GgmlType;
 use rullama_train::gpu::profile::KernelTime;
-use rullama_train::gpu::{Backend, Gpu, Recorder};
+use rullama_train::gpu::{Gpu, GpuOptions, Recorder};
 use rullama_train::ops::op::{OPS, Variant};
 
 use checks::check::Outcome;
@@ -109,7 +109,7 @@ fn main() -> Result<ExitCode> {
         bail!("nothing to do: names are parts of {}; --tokens starts at 1", known.join(", "));
     }
     // Kernels hold references to their operands for as long as they may run.
-    let opened = block_on(Gpu::open(Backend::Auto, None, false))?;
+    let opened = block_on(Gpu::open(GpuOptions::default()))?;
     let gpu = &opened;
     let size = Size::of(gpu, tokens);
     println!("device     {}", gpu.description());

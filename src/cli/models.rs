@@ -9,7 +9,7 @@ use rullama_train::base::formats::file_type_name;
 use rullama_train::base::stores::{self, Stored};
 use rullama_train::base::{Base, Gguf};
 use rullama_train::families;
-use rullama_train::gpu::{Backend, Gpu};
+use rullama_train::gpu::{Gpu, GpuOptions};
 use serde_json::{Value, json};
 
 use super::{bench, output};
@@ -142,7 +142,7 @@ pub fn all(gpu: Option<&Gpu>) -> Vec<Found> {
 
 /// Lists the built-in model and the models of every store.
 pub fn run(args: &ModelsArgs) -> Result<()> {
-    let gpu = block_on(Gpu::open(Backend::Auto, None, false)).ok();
+    let gpu = block_on(Gpu::open(GpuOptions::default())).ok();
     // The plan is for GPUs, also where there is none.
     let gpu = gpu.map(|gpu| gpu.with_kernels(gpu.kernels().without_software()));
     let found = all(gpu.as_ref());

@@ -3,10 +3,11 @@
 use serde::{Deserialize, Serialize};
 
 /// Which kernels a device runs, as `device.kernels` of a recipe asks for them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum KernelSetting {
     /// The fastest that the device supports, with long products, attention and delta nets in CUDA where it can run.
+    #[default]
     Auto,
     /// Everything in f32.
     F32,
@@ -17,10 +18,11 @@ pub enum KernelSetting {
 }
 
 /// The graphics interface that reaches the GPU.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Backend {
     /// The one that reaches the best device.
+    #[default]
     Auto,
     /// CUDA, on NVIDIA's GPUs.
     Cuda,

@@ -20,6 +20,7 @@ mod lanes;
 #[path = "no_lanes.rs"]
 mod lanes;
 mod launch;
+mod options;
 mod pipeline;
 pub mod profile;
 mod recorder;
@@ -44,6 +45,7 @@ pub use error::GpuError;
 pub use kernels::{InCuda, Kernels, Matrices, MatrixInstructions, Products, Tier, has_few_registers};
 pub use launch::{Entry, Launch, Texts};
 pub(crate) use launch::{ptx, texts};
+pub use options::GpuOptions;
 #[doc(hidden)]
 pub use pipeline::Fault;
 pub use pipeline::{Kernel, PipelinesKey};
@@ -162,13 +164,9 @@ async fn open(adapter: &wgpu::Adapter, webgpu_limits: bool) -> Result<Opened, Gp
 
 impl Gpu {
     /// Opens a device without its self-test: see [`Gpu::open`].
-    pub(crate) async fn open_untested(
-        backend: Backend,
-        name: Option<&str>,
-        webgpu_limits: bool,
-        place: Place,
-    ) -> Result<Gpu, GpuError> {
-        let Picked { adapters, note } = pick_adapters(backend, name, place).await?;
+    pub(crate) async fn open_untested(options: &GpuOptions) -> Result<Gpu, GpuError> {
+        let GpuOptions { backend, ref name, webgpu_limits, place } = *options;
+        let Picked { adapters, note } = pick_adapters(backend, name.as_deref(), place).await?;
         let interface =
             |a: &wgpu::Adapter| format!("{} ({})", a.get_info().name, backend::interface(&a.get_info()));
         let open = async |adapter: &wgpu::Adapter| open(adapter, webgpu_limits).await;

@@ -71,6 +71,12 @@ pub struct Place {
     pub size: usize,
 }
 
+impl Default for Place {
+    fn default() -> Place {
+        Place::ALONE
+    }
+}
+
 impl Place {
     /// The only process.
     pub const ALONE: Place = Place { rank: 0, size: 1 };

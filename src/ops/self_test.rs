@@ -2,7 +2,7 @@
 //! report what computes wrongly. The test is one product and one attention, forward and backward.
 
 use crate::base::formats::GgmlType;
-use crate::gpu::{Backend, Gpu, GpuError, Place, Recorder, Tier};
+use crate::gpu::{Gpu, GpuError, GpuOptions, Recorder, Tier};
 use crate::ops::attention::Attention;
 use crate::ops::{Rows, Weight, linear};
 
@@ -16,28 +16,14 @@ const HEADS: [usize; 4] = [40, 2, 1, 68];
 const TOLERANCE: f64 = 1e-2;
 
 impl Gpu {
-    /// Opens the fastest kind of device, or the one whose name contains `name` (in any case).
-    ///
-    /// With `webgpu_limits` the device is limited to what every WebGPU browser guarantees.
+    /// Opens the device that the options ask for.
     ///
     /// # Errors
-    /// [`GpuError::NoDevice`], [`GpuError::NotNamed`], [`GpuError::Refused`], and [`GpuError::Lost`] where the self-test loses the device.
-    /// A self-test that fails is no error: the device is used without what failed, see [`Gpu::failed_self_test`].
-    pub async fn open(backend: Backend, name: Option<&str>, webgpu_limits: bool) -> Result<Gpu, GpuError> {
-        Gpu::open_at(backend, name, webgpu_limits, Place::ALONE).await
-    }
-
-    /// [`Gpu::open`] for one of several processes on a host, each of which gets a device of its own.
-    ///
-    /// # Errors
-    /// Those of [`Gpu::open`], and [`GpuError::TooFew`].
-    pub async fn open_at(
-        backend: Backend,
-        name: Option<&str>,
-        webgpu_limits: bool,
-        place: Place,
-    ) -> Result<Gpu, GpuError> {
-        let gpu = Gpu::open_untested(backend, name, webgpu_limits, place).await?;
+    /// [`GpuError::NoDevice`], [`GpuError::NotNamed`], [`GpuError::Refused`], [`GpuError::TooFew`] for one of several processes, and
+    /// [`GpuError::Lost`] where the self-test loses the device. A self-test that fails is no error: the device is used without what
+    /// failed, see [`Gpu::failed_self_test`].
+    pub async fn open(options: GpuOptions) -> Result<Gpu, GpuError> {
+        let gpu = Gpu::open_untested(&options).await?;
         let tier = gpu.kernels().tier();
         let tested = tier == Tier::Coop8 || (tier == Tier::F16 && cfg!(target_arch = "wasm32"));
         if tested && let Err(reason) = gpu.self_test(tier).await {

@@ -12,7 +12,7 @@ use super::{Data, Eval, Lora, Output, Recipe, Syntax, Train};
 use super::{distill, grpo, objective, rewards};
 use crate::base::Fingerprint;
 use crate::families;
-use crate::gpu::{Backend, KernelSetting};
+use crate::gpu::{Backend, GpuOptions, KernelSetting};
 
 /// Reads every section.
 pub(super) fn all(source: &Source) -> Result<Recipe, RecipeError> {
@@ -117,6 +117,11 @@ impl Device {
             kernels: section.choice("kernels", KernelSetting::Auto)?,
             tune: section.boolean("tune", true)?,
         })
+    }
+
+    /// Options that open the recipe's device.
+    pub fn options(&self) -> GpuOptions {
+        GpuOptions { backend: self.backend, name: self.gpu.clone(), ..GpuOptions::default() }
     }
 }
 

@@ -49,7 +49,7 @@ use std::process::ExitCode;
 use gpu::trials;
 use libtest_mimic::Arguments;
 use place::{DATA, Place, RECIPE, matches, texts};
-use rullama_train::gpu::{Backend, Gpu};
+use rullama_train::gpu::{Gpu, GpuOptions};
 
 /// The programs or hardware without which a test does not run.
 #[derive(Clone, Copy, PartialEq)]
@@ -235,7 +235,7 @@ fn main() -> ExitCode {
     let arguments = Arguments::from_args();
     let cache = place::share_cache();
     gpu::quiet_mesa();
-    let missing = pollster::block_on(Gpu::open(Backend::Auto, None, false)).err();
+    let missing = pollster::block_on(Gpu::open(GpuOptions::default())).err();
     if let Some(error) = &missing {
         eprintln!("tests that need a GPU are ignored: {error}");
     }

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use pollster::block_on;
-use rullama_train::gpu::{Backend, Gpu};
+use rullama_train::gpu::{Gpu, GpuOptions};
 use serde_json::{Value as Json, json};
 
 use super::{Place, texts};
@@ -42,7 +42,7 @@ pub fn first_use(place: Place) {
     assert_eq!(verdict["failed"], json!({}), "{verdict}");
 
     // A variant that failed once is turned off without another test.
-    let gpu = block_on(Gpu::open(Backend::Auto, None, false)).expect("a device");
+    let gpu = block_on(Gpu::open(GpuOptions::default())).expect("a device");
     let all: Vec<String> = gpu.all_kernels().iter().map(ToString::to_string).collect();
     let failing = |count: usize| {
         let failed: serde_json::Map<String, Json> =

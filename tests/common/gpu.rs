@@ -5,7 +5,7 @@
 pub mod trials;
 
 use libtest_mimic::{Arguments, Failed, Trial};
-use rullama_train::gpu::{Backend, Gpu, GpuError, Tier};
+use rullama_train::gpu::{Gpu, GpuError, GpuOptions, Tier};
 use rullama_train::ops::op::Variant;
 
 type Run = Box<dyn Fn(&Gpu) -> Result<(), Failed> + Send>;
@@ -83,7 +83,7 @@ pub fn run(tests: Vec<Test>) -> std::process::ExitCode {
 /// The variable limits the device to the sizes that every browser guarantees.
 fn open() -> Result<Gpu, GpuError> {
     let webgpu_limits = std::env::var_os("RULLAMA_WEBGPU_LIMITS").is_some();
-    pollster::block_on(Gpu::open(Backend::Auto, None, webgpu_limits))
+    pollster::block_on(Gpu::open(GpuOptions { webgpu_limits, ..GpuOptions::default() }))
 }
 
 thread_local! {

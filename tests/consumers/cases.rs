@@ -6,7 +6,7 @@ use pollster::block_on;
 use rullama_train::adapter::Format;
 use rullama_train::adapter::lora::{Adapter, slots};
 use rullama_train::base::{Base, Gguf, Module};
-use rullama_train::gpu::{Backend, Gpu, KernelSetting};
+use rullama_train::gpu::{Gpu, GpuOptions, KernelSetting};
 use serde_json::json;
 
 use super::base_file;
@@ -132,7 +132,7 @@ fn work(name: &str, file: &[u8], base: Base, quantized: f64) -> Work {
     let _ = std::fs::remove_dir_all(&folder);
     std::fs::create_dir_all(&folder).expect("created");
     std::fs::write(folder.join("base.gguf"), file).expect("written");
-    let gpu = block_on(Gpu::open(Backend::Auto, None, false)).expect("a device");
+    let gpu = block_on(Gpu::open(GpuOptions::default())).expect("a device");
     let gpu = gpu.running(KernelSetting::F32).expect("every device supports f32");
     Work { gpu, base, folder, quantized }
 }

@@ -2,7 +2,7 @@
 
 use rullama_train::base::formats::planes;
 use rullama_train::base::formats::{GgmlType, dequantize, random_blocks};
-use rullama_train::gpu::{Backend, Gpu, Tier};
+use rullama_train::gpu::{Gpu, GpuOptions, Tier};
 use rullama_train::ops::Tile;
 use rullama_train::ops::Weight;
 use rullama_train::ops::linear::tiled::{self as linear, LowRank};
@@ -214,7 +214,7 @@ fn close(
 
 /// The self-test of a device passes, and leaves no compiled kernels behind.
 pub fn self_test(gpu: &Gpu) -> Outcome {
-    let fresh = pollster::block_on(Gpu::open(Backend::Auto, None, false))?;
+    let fresh = pollster::block_on(Gpu::open(GpuOptions::default()))?;
     pollster::block_on(fresh.self_test(gpu.kernels().tier()))?;
     let left = fresh.compiled();
     let expected = 0;

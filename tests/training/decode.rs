@@ -14,7 +14,7 @@ use rullama_train::base::Module;
 use rullama_train::base::{Base, Gguf};
 use rullama_train::data::batch::{IGNORE, MicroBatch, Sample};
 use rullama_train::data::tokenizer::Special;
-use rullama_train::gpu::{Backend, Gpu, Tier};
+use rullama_train::gpu::{Gpu, GpuOptions, Tier};
 use rullama_train::model::Model;
 use rullama_train::model::decode::{Decoder, Lengths, Scoring, Workspace};
 use rullama_train::model::plan::Recompute;
@@ -103,7 +103,7 @@ pub fn compiled_ahead(gpu: &Gpu) -> Result<(), Failed> {
         cases().into_iter().filter(|case| ["moe", "qwen35", "qwen35moe", "tiny"].contains(&&*case.name))
     {
         // A device that has compiled nothing.
-        let fresh = block_on(Gpu::open(Backend::Auto, None, false))?.with_kernels(gpu.kernels());
+        let fresh = block_on(Gpu::open(GpuOptions::default()))?.with_kernels(gpu.kernels());
         let model = Model::load(&fresh, &case.base, 64).expect("the model fits");
         let workspace =
             Workspace::new(&fresh, &model, Lengths { context: 64, chunk: 32 }, case.adapter.rank)?;

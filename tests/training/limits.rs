@@ -12,7 +12,7 @@ use rullama_train::base::Module;
 use rullama_train::base::formats::GgmlType;
 use rullama_train::base::gguf::Gguf;
 use rullama_train::data::batch::{IGNORE, Sample, Step};
-use rullama_train::gpu::{Backend, Gpu, Tier};
+use rullama_train::gpu::{Gpu, GpuOptions, Tier};
 use rullama_train::model::Model;
 use rullama_train::model::plan::Recompute;
 use rullama_train::ops::adamw::AdamW;
@@ -84,7 +84,7 @@ pub fn compiled_ahead(gpu: &Gpu) -> Result<(), Failed> {
     let masked = Dropout { probability: 0.3, seed: 1 };
     for (dropout, recompute) in [(Dropout::NONE, Recompute::Never), (masked, Recompute::Always)] {
         // A device that has compiled nothing.
-        let fresh = block_on(Gpu::open(Backend::Auto, None, false))?.with_kernels(gpu.kernels());
+        let fresh = block_on(Gpu::open(GpuOptions::default()))?.with_kernels(gpu.kernels());
         let model = Model::load(&fresh, &g.base, 128).expect("the model fits");
         let trainer = trainer(&fresh, &model, &g.adapter, &[&step], dropout, recompute);
         let new = block_on(trainer.compile(&step.micro_batches, &ADAMW))?;

@@ -9,7 +9,7 @@ use rullama_train::base::Module;
 use rullama_train::base::{Base, Gguf};
 use rullama_train::data::batch::{Sample, Step};
 use rullama_train::families::{Shape, gemma4};
-use rullama_train::gpu::{Backend, Gpu, GpuError};
+use rullama_train::gpu::{Gpu, GpuError, GpuOptions};
 use rullama_train::model::decode::{Decoder, Lengths, Workspace};
 use rullama_train::model::plan::{Offload, OnHost, Passes, Plan, Recompute, Saves, Share, with_experts};
 use rullama_train::model::{Model, Trainable};
@@ -117,7 +117,7 @@ pub fn same_bits_of_layers(gpu: &Gpu) -> Result<(), Failed> {
 
 /// A device that cannot copy from memory of the host: the host fills upload buffers, from the file where that has the kernels' layout.
 pub fn same_bits_from_uploads(_: &Gpu) -> Result<(), Failed> {
-    let gpu = &block_on(Gpu::open(Backend::Auto, None, true))?;
+    let gpu = &block_on(Gpu::open(GpuOptions { webgpu_limits: true, ..GpuOptions::default() }))?;
     check_that("WebGPU has no such memory", !gpu.has_host_buffers())?;
     for folder in ["moe", "llama"] {
         let g = Golden::read(&Path::new("tests/golden").join(folder));

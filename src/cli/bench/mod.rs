@@ -21,7 +21,7 @@ use anyhow::{Result, bail};
 use clap::Args;
 use rullama_train::base::{Base, Module};
 use rullama_train::data::compare::Supervision;
-use rullama_train::gpu::{Backend, KernelSetting, Place};
+use rullama_train::gpu::{Backend, GpuOptions, KernelSetting, Place};
 use rullama_train::model::plan::Recompute;
 use rullama_train::ops::adamw::AdamW;
 use rullama_train::recipe::{ObjectiveKeys, ObjectiveName};
@@ -199,7 +199,8 @@ fn time(args: &BenchArgs) -> Result<()> {
 impl BenchArgs {
     fn open_gpu(&self, place: Place) -> Result<Device> {
         let kernels = if self.plain { KernelSetting::F32 } else { self.kernels };
-        let device = Device::open_at(self.backend, self.gpu.as_deref(), self.webgpu_limits, kernels, place)?;
+        let (name, webgpu_limits) = (self.gpu.clone(), self.webgpu_limits);
+        let device = Device::open(GpuOptions { backend: self.backend, name, webgpu_limits, place }, kernels)?;
         if let Some(gib) = self.host_memory {
             device.set_host_memory(gib_bytes(gib));
         }

@@ -10,7 +10,7 @@ use anyhow::Result;
 use clap::Args;
 use pollster::block_on;
 use rullama_train::files;
-use rullama_train::gpu::{Backend, Gpu, KernelSetting};
+use rullama_train::gpu::{Backend, Gpu, GpuOptions, KernelSetting};
 use rullama_train::selftest::model::Golden;
 use rullama_train::selftest::ops::CHECKS;
 use rullama_train::selftest::speed::{self, Speed};
@@ -71,7 +71,8 @@ pub fn run(args: &SelftestArgs) -> Result<ExitCode> {
     if let Some(file) = &args.report {
         files::check_file(file)?;
     }
-    let gpu = Device::open_untested(args.backend, args.gpu.as_deref(), args.kernels)?;
+    let options = GpuOptions { backend: args.backend, name: args.gpu.clone(), ..GpuOptions::default() };
+    let gpu = Device::open_untested(options, args.kernels)?;
     if !args.json {
         output::device(&gpu);
     }

@@ -8,7 +8,7 @@ use clap::Args;
 use rullama_train::base::Base;
 use rullama_train::data::dataset::{Options, Overlong, files};
 use rullama_train::data::tokenizer::Tokenizer;
-use rullama_train::gpu::{Backend, KernelSetting};
+use rullama_train::gpu::{GpuOptions, KernelSetting};
 use rullama_train::model::plan::{self, Offload, Share};
 use rullama_train::recipe::{Recipe, Switch, Template};
 use rullama_train::run::{self, Data, OpenBase};
@@ -142,7 +142,7 @@ impl ComparisonArgs {
             }
         };
         // A few hundred tokens need no speed, and small differences must be visible.
-        let gpu = Device::open(Backend::Auto, None, false, KernelSetting::F32)?;
+        let gpu = Device::open(GpuOptions::default(), KernelSetting::F32)?;
         let text = self.data.as_ref().map_or(BUILT_IN.into(), |path| path.display().to_string());
         Ok(Comparison { gpu, held_out, text, offload: all_of(self.offload_experts, self.offload_layers) })
     }

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 
 use anyhow::Result;
 use pollster::block_on;
-use rullama_train::gpu::{Backend, Gpu, KernelSetting, Place};
+use rullama_train::gpu::{Gpu, GpuOptions, KernelSetting};
 use serde_json::Value;
 
 use super::first_use;
@@ -20,25 +20,10 @@ pub struct Device {
 
 impl Device {
     /// Opens the GPU with [`Gpu::open`] to run the kernels of `setting` that its self-test passed, and loads the pipelines that are
-    /// cached for it.
-    pub fn open(
-        backend: Backend,
-        name: Option<&str>,
-        webgpu_limits: bool,
-        setting: KernelSetting,
-    ) -> Result<Device> {
-        Device::open_at(backend, name, webgpu_limits, setting, Place::ALONE)
-    }
-
-    /// [`Device::open`] for one of several processes on this host. They share its memory evenly.
-    pub fn open_at(
-        backend: Backend,
-        name: Option<&str>,
-        webgpu_limits: bool,
-        setting: KernelSetting,
-        place: Place,
-    ) -> Result<Device> {
-        let gpu = block_on(Gpu::open_at(backend, name, webgpu_limits, place))?;
+    /// cached for it. Several processes on this host share its memory evenly.
+    pub fn open(options: GpuOptions, setting: KernelSetting) -> Result<Device> {
+        let place = options.place;
+        let gpu = block_on(Gpu::open(options))?;
         if place.size > 1
             && let Some(bytes) = gpu.host_memory()
         {
@@ -50,8 +35,8 @@ impl Device {
     }
 
     /// Opens the GPU with [`Gpu::open`] to run the kernels of `setting`, whatever its self-test found.
-    pub fn open_untested(backend: Backend, name: Option<&str>, setting: KernelSetting) -> Result<Device> {
-        let gpu = block_on(Gpu::open(backend, name, false))?.running(setting)?;
+    pub fn open_untested(options: GpuOptions, setting: KernelSetting) -> Result<Device> {
+        let gpu = block_on(Gpu::open(options))?.running(setting)?;
         let pipelines = Mutex::new(PipelineCache::open(&gpu));
         Ok(Device { gpu, pipelines })
     }

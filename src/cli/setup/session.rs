@@ -8,7 +8,7 @@ use rullama_train::adapter::Loaded;
 use rullama_train::adapter::lora::Adapter;
 use rullama_train::data::batch::MicroBatch;
 use rullama_train::files;
-use rullama_train::gpu::{Gpu, GpuError, KernelSetting};
+use rullama_train::gpu::{Gpu, GpuError, GpuOptions, KernelSetting};
 use rullama_train::model::plan::Share;
 use rullama_train::model::{Model, Plan};
 use rullama_train::recipe::{Recipe, Switch};
@@ -76,8 +76,7 @@ impl Session {
         let (place, first) = (ranks.local(), ranks.is_first());
         let device = &recipe.device;
         let open = || {
-            let opened =
-                Device::open_at(device.backend, device.gpu.as_deref(), false, device.kernels, place)?;
+            let opened = Device::open(GpuOptions { place, ..device.options() }, device.kernels)?;
             Ok(match device.kernels {
                 KernelSetting::Auto => opened.keeping(&run_file::read(&recipe.output.dir)),
                 _ => opened,
@@ -97,8 +96,7 @@ impl Session {
 
     /// Opens the device that the recipe names, to run the kernels of `setting`.
     pub fn open_device(recipe: &Recipe, setting: KernelSetting) -> Result<Device> {
-        let device = &recipe.device;
-        Device::open(device.backend, device.gpu.as_deref(), false, setting)
+        Device::open(recipe.device.options(), setting)
     }
 
     /// Sets `train.memory_limit` to what the device has, but for 1 GiB, if the recipe sets none and the run does not fit as it is. Returns

@@ -16,7 +16,7 @@ use pollster::block_on;
 use rullama_train::adapter::lora::Adapter;
 use rullama_train::adapter::{self, AdapterPath};
 use rullama_train::base::Base;
-use rullama_train::gpu::KernelSetting;
+use rullama_train::gpu::{GpuOptions, KernelSetting};
 use rullama_train::model::Model;
 use rullama_train::model::decode::{Lengths, Workspace, longest_context, sequences_beside};
 use rullama_train::model::plan::OnHost;
@@ -76,7 +76,8 @@ impl Loaded {
         let experts = if args.offload_experts { layers_to_offload(base)? } else { Vec::new() };
         let layers = if args.offload_layers { (0..base.config().layers.len()).collect() } else { Vec::new() };
         let on_host = OnHost { experts, layers, ..OnHost::default() };
-        let gpu = Device::open(args.backend, args.gpu.as_deref(), false, KernelSetting::Auto)?;
+        let options = GpuOptions { backend: args.backend, name: args.gpu.clone(), ..GpuOptions::default() };
+        let gpu = Device::open(options, KernelSetting::Auto)?;
         let wanted = args.context.unwrap_or(CONTEXT.min(trained));
         let context = longest_context(&gpu, base.config(), wanted);
         let shortened = context < wanted;

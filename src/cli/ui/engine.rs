@@ -3,7 +3,7 @@
 
 use std::sync::mpsc::Receiver;
 
-use rullama_train::gpu::{Backend, KernelSetting};
+use rullama_train::gpu::{GpuOptions, KernelSetting};
 
 use super::job::{Job, Piece, quick};
 use super::problem::Problem;
@@ -12,7 +12,7 @@ use crate::cli::setup::device::Device;
 
 /// Opens the device and answers requests until [`Job::End`].
 pub fn serve(jobs: &Receiver<Job>) {
-    let gpu = Device::open(Backend::Auto, None, false, KernelSetting::Auto).map_err(Problem::from);
+    let gpu = Device::open(GpuOptions::default(), KernelSetting::Auto).map_err(Problem::from);
     let mut next = None;
     while let Some(job) = next.take().or_else(|| jobs.recv().ok()) {
         next = match (job, &gpu) {

@@ -6,7 +6,7 @@ use futures_channel::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use futures_channel::oneshot;
 use js_sys::Function;
 use rullama_train::base::Base;
-use rullama_train::gpu::{Backend, Gpu, GpuError};
+use rullama_train::gpu::{Gpu, GpuError, GpuOptions};
 use rullama_train::model::Model;
 use rullama_train::recipe::{Recipe, Syntax, Template};
 use rullama_train::run::OpenBase;
@@ -52,7 +52,8 @@ pub struct Engine {
 impl Engine {
     /// Opens the GPU with all that it offers, or only with what every browser with WebGPU guarantees.
     pub async fn open(guaranteed: bool) -> Result<Engine, JsValue> {
-        let gpu = Gpu::open(Backend::Auto, None, guaranteed).await.map_err(|e| to_js(&Problem::from(e)))?;
+        let options = GpuOptions { webgpu_limits: guaranteed, ..GpuOptions::default() };
+        let gpu = Gpu::open(options).await.map_err(|e| to_js(&Problem::from(e)))?;
         let gpu = Rc::new(gpu);
         let (jobs, queue) = mpsc::unbounded();
         spawn_local(serve(gpu.clone(), queue));
