@@ -44,6 +44,7 @@ use anyhow::{Result, bail};
 use clap::{CommandFactory, Parser, Subcommand};
 use recipe_args::RecipeArgs;
 use rullama_train::gpu::{Backend, KernelSetting};
+use rullama_train::run;
 
 /// Train LoRA adapters on quantized GGUF models, on any GPU.
 #[derive(Parser)]
@@ -169,7 +170,8 @@ impl Verb {
     }
 }
 
-/// An error and its causes on one line. Causes whose text is already part of the line are skipped.
+/// An error and its causes on one line, with the settings that help where a device refused. Causes whose text is already part of the
+/// line are skipped.
 pub fn message(error: &anyhow::Error) -> String {
     let mut text = error.to_string();
     for cause in error.chain().skip(1).map(ToString::to_string) {
@@ -177,7 +179,27 @@ pub fn message(error: &anyhow::Error) -> String {
             text += &format!(": {cause}");
         }
     }
+    let refused = error.chain().find_map(run::device_error);
+    if let Some(advice) = refused.and_then(|refused| run::remedy(refused, with_option)) {
+        text += &format!("; {advice}");
+    }
     shortened(text)
+}
+
+/// A key of a recipe with the option that commands have for it.
+fn with_option(key: &str) -> String {
+    let option = match key {
+        "device.backend" => "--backend",
+        "device.gpu" => "--gpu",
+        "device.kernels" => "--kernels",
+        "the context" => "--context",
+        "train.memory_limit" => "--memory-limit",
+        "train.offload_experts" => "--offload-experts",
+        "train.offload_inputs" => "--offload-inputs",
+        "train.offload_layers" => "--offload-layers",
+        _ => return key.into(),
+    };
+    format!("{key} ({option})")
 }
 
 /// A text without its middle if it is too long to read: messages quote keys and values of foreign files.

@@ -30,7 +30,7 @@ pub enum GpuError {
         reason: String,
     },
     /// CUDA was asked for and cannot be used.
-    #[error("CUDA cannot be used: {reason}. Set device.backend (--backend) to \"auto\", or omit it")]
+    #[error("CUDA cannot be used: {reason}")]
     NoCuda {
         /// The reason.
         reason: String,
@@ -47,19 +47,15 @@ pub enum GpuError {
         processes: usize,
     },
     /// No device has the wanted name.
-    #[error(
-        "no GPU has a name that contains \"{wanted}\"; found: {found}. Name one of these in device.gpu or with --gpu"
-    )]
+    #[error("no GPU has a name that contains \"{wanted}\"; found: {found}")]
     NotNamed {
-        /// The part of a name that the recipe asks for.
+        /// The part of a name that was asked for.
         wanted: String,
         /// The names of the devices, separated by commas.
         found: String,
     },
     /// The driver refused to open the device.
-    #[error(
-        "{adapter} refused to open: {source}. Update its driver, or name another interface in device.backend or with --backend"
-    )]
+    #[error("{adapter} refused to open: {source}")]
     Refused {
         /// The device's name.
         adapter: String,
@@ -67,9 +63,7 @@ pub enum GpuError {
         source: wgpu::RequestDeviceError,
     },
     /// A buffer is larger than the device allows.
-    #[error(
-        "{name} needs a buffer of {needed} bytes, {device} allows {allowed}: lower data.max_seq_len or train.batch_size"
-    )]
+    #[error("{name} needs a buffer of {needed} bytes, {device} allows {allowed}")]
     TooLarge {
         /// The label of the buffer.
         name: String,
@@ -82,8 +76,7 @@ pub enum GpuError {
     },
     /// A matrix of the LoRA adapter is larger than a binding.
     #[error(
-        "{module} of layer {layer} needs {needed} bytes for one matrix of its adapter, {device} allows {allowed}: lower lora.rank, \
-         or leave {module} out of lora.target_modules"
+        "{module} of layer {layer} needs {needed} bytes for one matrix of its adapter, {device} allows {allowed}"
     )]
     AdapterTooLarge {
         /// GGUF's name of the adapted matrix.
@@ -106,17 +99,14 @@ pub enum GpuError {
         limit: u64,
     },
     /// The device cannot copy to memory of the host.
-    #[error(
-        "{device} cannot copy inputs of layers to host memory and back: remove train.offload_inputs from the recipe, or --offload-inputs"
-    )]
+    #[error("{device} cannot copy inputs of layers to host memory and back")]
     NoHostBuffers {
         /// The device and its interface.
         device: String,
     },
     /// The matrices that stay off the device do not fit into host memory.
     #[error(
-        "the matrices of {layers} layers need {} of host memory, {} are available: close other programs, or leave more on the device \
-         (train.memory_limit, train.offload_experts or train.offload_layers in a recipe, and the options of the same names)",
+        "the matrices of {layers} layers need {} of host memory, {} are available",
         words::bytes(*.needed), words::bytes(*.available)
     )]
     HostMemory {
@@ -131,36 +121,32 @@ pub enum GpuError {
     #[error(transparent)]
     Read(Box<dyn std::error::Error + Send + Sync>),
     /// The device's shaders cannot convert f32 to f16 and back, as those of llvmpipe on CPUs for which it has no f16.
-    #[error(
-        "{device} cannot convert f32 to f16 in shaders, which all kernels do. Update its driver, or choose another GPU (device.gpu, --gpu)"
-    )]
+    #[error("{device} cannot convert f32 to f16 in shaders, which all kernels do")]
     NoConversion {
         /// The device.
         device: String,
     },
     /// The device does not support the wanted kernels.
-    #[error(
-        "{device} does not support {wanted} kernels; its best is {best}. Set device.kernels (--kernels) to \"auto\", or omit it"
-    )]
+    #[error("{device} does not support {wanted} kernels; its best is {best}")]
     NoTier {
         /// The device.
         device: String,
-        /// The kernels that the recipe asks for.
+        /// The kernels that were asked for.
         wanted: Tier,
         /// The best that the device supports.
         best: Tier,
     },
     /// The device reports cooperative matrices, but failed the self-test on them.
-    #[error(
-        "{device} has cooperative matrices, but its self-test on them failed: {reason}. Set device.kernels (--kernels) to \"auto\", \
-         or omit it"
-    )]
+    #[error("{device} has cooperative matrices, but its self-test on them failed: {reason}")]
     FailedSelfTest {
         /// The device.
         device: String,
         /// Why it failed.
         reason: String,
     },
+    /// The device reported that its memory is used up.
+    #[error("the GPU reported an error: {OUT_OF_MEMORY}")]
+    OutOfMemory,
     /// The device reported an error.
     #[error("the GPU reported an error: {0}")]
     Device(String),
@@ -179,6 +165,7 @@ impl GpuError {
 /// An error that the device reported on its own.
 #[derive(Clone)]
 pub(super) enum Fault {
+    OutOfMemory,
     Reported(String),
     Lost(String),
 }
@@ -187,10 +174,11 @@ impl Gpu {
     /// Returns the first error that the device reported since it was opened.
     pub fn check(&self) -> Result<(), GpuError> {
         let fault = || self.errors.lock().expect("lock is not poisoned").clone();
-        if let Some(Fault::Reported(_)) = fault() {
+        if let Some(Fault::Reported(_) | Fault::OutOfMemory) = fault() {
             self.settle();
         }
         match fault() {
+            Some(Fault::OutOfMemory) => Err(GpuError::OutOfMemory),
             Some(Fault::Reported(text)) => Err(GpuError::Device(text)),
             Some(Fault::Lost(text)) => Err(GpuError::Lost(text)),
             None => Ok(()),
@@ -211,23 +199,16 @@ impl Gpu {
     /// Takes the error that the device reported since it was opened: [`Gpu::check`] ignores it from now on. A loss stays.
     pub fn take_reported(&self) -> Option<String> {
         let mut errors = self.errors.lock().expect("lock is not poisoned");
-        let reported = errors.take_if(|fault| matches!(fault, Fault::Reported(_)))?;
-        let Fault::Reported(text) = reported else { return None };
-        Some(text)
+        match errors.take_if(|fault| !matches!(fault, Fault::Lost(_)))? {
+            Fault::OutOfMemory => Some(OUT_OF_MEMORY.into()),
+            Fault::Reported(text) => Some(text),
+            Fault::Lost(_) => None,
+        }
     }
 }
 
-/// The advice where memory is short.
-pub(super) const OUT_OF_MEMORY: &str = "out of memory; set train.gradient_checkpointing = true, lower data.max_seq_len, \
-    train.batch_size or lora.rank (for replies: --context), or close what else uses the GPU";
-
-/// The driver's text, with the next step where there is one.
-fn describe(error: &wgpu::Error) -> String {
-    match error {
-        wgpu::Error::OutOfMemory { .. } => OUT_OF_MEMORY.into(),
-        other => one_line(&other.to_string()),
-    }
-}
+/// The words for an allocation that the device refused.
+const OUT_OF_MEMORY: &str = "out of memory";
 
 /// Joins the lines of a driver's text.
 pub(super) fn one_line(text: &str) -> String {
@@ -239,7 +220,10 @@ pub(super) fn watch(device: &wgpu::Device) -> Arc<Mutex<Option<Fault>>> {
     let errors = Arc::new(Mutex::new(None));
     let (reported, lost) = (errors.clone(), errors.clone());
     device.on_uncaptured_error(Arc::new(move |error: wgpu::Error| {
-        let fault = Fault::Reported(describe(&error));
+        let fault = match error {
+            wgpu::Error::OutOfMemory { .. } => Fault::OutOfMemory,
+            other => Fault::Reported(one_line(&other.to_string())),
+        };
         reported.lock().expect("lock is not poisoned").get_or_insert(fault);
     }));
     device.set_device_lost_callback(move |_, text| {

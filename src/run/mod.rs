@@ -33,6 +33,7 @@ pub mod range_test;
 mod ready;
 pub mod reference;
 mod references;
+mod remedy;
 mod rollout_line;
 mod row_length;
 mod settings;
@@ -59,6 +60,7 @@ pub use open::OpenBase;
 pub use phase::Phase;
 pub use prepare::PreparedRun;
 pub use ready::Ready;
+pub use remedy::{device_error, remedy};
 pub use rollout_line::RolloutLine;
 pub use row_length::fitted;
 pub use settings::{

@@ -8,7 +8,7 @@ use super::{Place, matches, texts};
 
 pub fn check(place: Place) {
     let unknown =
-        "no GPU has a name that contains \"no such\"; found: … Name one of these in device.gpu or with --gpu";
+        "no GPU has a name that contains \"no such\"; found: …; name one of these in device.gpu (--gpu)";
     place.refused_on_device(&["check", "recipe.toml", "--set", "device.gpu=no such"], unknown);
     let before = place.contents();
     let text = place.run(&["check", "recipe.toml"]);

@@ -11,6 +11,7 @@ use rullama_train::report::date;
 use serde_json::{Value, json};
 
 use super::{Findings, SelftestArgs, device, test};
+use crate::cli::message;
 use crate::cli::output::{Progress, line};
 
 /// Address of the form for reports.
@@ -46,7 +47,7 @@ pub fn write(
     report["software"] = gpu.is_software().into();
     report["chosen"] = gpu.kernels().to_string().into();
     report["variants"] = variants.into();
-    report["bench"] = bench(args).unwrap_or_else(|error| json!({ "error": format!("{error:#}") }));
+    report["bench"] = bench(args).unwrap_or_else(|error| json!({ "error": message(&error) }));
     let text = format!("{report:#}\n");
     files::write_atomic(file, text.as_bytes())?;
     Ok(right)

@@ -5,7 +5,7 @@ use std::fmt::Display;
 use rullama_train::adapter::Error as AdapterError;
 use rullama_train::gpu::GpuError;
 use rullama_train::recipe::RecipeError;
-use rullama_train::run::{DriveError, RunError};
+use rullama_train::run::{self, DriveError, RunError};
 use rullama_train::talk::generate::GenerateError;
 use rullama_train::train::TrainError;
 use rullama_train::verify::Error as VerifyError;
@@ -49,9 +49,16 @@ impl From<GpuError> for Problem {
                  Edge, Firefox or Safari, or see chrome://gpu",
             ),
             GpuError::Device(_) => Problem { kind: DEVICE, ..Problem::new(error) },
-            error => Problem::new(error),
+            GpuError::OutOfMemory => Problem { kind: DEVICE, ..Problem::new(with_remedy(&error)) },
+            error => Problem::new(with_remedy(&error)),
         }
     }
+}
+
+/// The error with the keys of the recipe that help.
+fn with_remedy(error: &GpuError) -> String {
+    let remedy = run::remedy(error, str::to_owned);
+    remedy.map_or_else(|| error.to_string(), |remedy| format!("{error}; {remedy}"))
 }
 
 impl From<TrainError> for Problem {
