@@ -1,5 +1,5 @@
-//! Lists the shaders, `shaders/**/*.wgsl`, and with the feature `web` the built page, `web/dist`, so that the program has both
-//! inside. The module for browsers has the shaders without their comments. Programs for musl get an unwinder.
+//! Lists the shaders, `shaders/**/*.wgsl`, so that programs have them inside. The module for browsers has them without their comments.
+//! Programs for musl get an unwinder.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -35,18 +35,6 @@ fn main() {
     };
     let shaders = list(&shaders, text).expect("the shaders are part of the package");
     fs::write(out.join("shaders.rs"), shaders).expect("the build's own folder can be written");
-    if env::var_os("CARGO_FEATURE_WEB").is_none() {
-        return;
-    }
-    let page = root.join("web/dist");
-    let bytes = |name: &str, path: &Path| Some(format!("({name:?}, include_bytes!({path:?})),\n"));
-    let list = list(&page, bytes).unwrap_or_else(|error| {
-        panic!(
-            "the feature `web` needs the built page, {}: {error}; build it first: web/build",
-            page.display()
-        )
-    });
-    fs::write(out.join("page.rs"), list).expect("the build's own folder can be written");
 }
 
 /// Gives the linker Rust's own unwinder as the library `gcc_s`. A program that musl's loader starts would need the shared library of GCC,

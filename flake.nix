@@ -7,7 +7,8 @@
     let
       systems = [ "x86_64-linux" "aarch64-linux" "x86_64-darwin" "aarch64-darwin" ];
       each = build: nixpkgs.lib.genAttrs systems (system: build nixpkgs.legacyPackages.${system});
-      manifest = (nixpkgs.lib.importTOML ./Cargo.toml).package;
+      cargo = nixpkgs.lib.importTOML ./Cargo.toml;
+      manifest = cargo.package // cargo.workspace.package;
     in
     {
       packages = each (pkgs: {

@@ -41,7 +41,7 @@ ci:
 
 # Rewrite the generated parts of docs/
 docs:
-    RULLAMA_WRITE_DOCS=1 cargo test --release --test host docs
+    RULLAMA_WRITE_DOCS=1 cargo test --release --test docs
 
 # Draw the pictures in docs/images again: the report of runs/chat, and the chart of speed. Needs Chromium and pngquant
 pictures:

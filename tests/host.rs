@@ -1,4 +1,4 @@
-//! Everything that needs no device, in one program: files and samples, tokenizers, templates, adapters, recipes, documents, and the code itself.
+//! Everything that needs no device, in one program: files and samples, tokenizers, templates, adapters, recipes, and the code itself.
 
 mod batch;
 #[path = "common/families.rs"]
@@ -6,7 +6,6 @@ mod common_families;
 #[path = "common/template.rs"]
 mod common_template;
 mod data;
-mod docs;
 mod export;
 mod formats;
 #[path = "common/gguf_writer.rs"]

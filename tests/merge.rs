@@ -4,7 +4,6 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use rullama_train::adapter::lora::{Adapter, Slot, slots};
 use rullama_train::adapter::merge::{self, MergeType};
@@ -452,75 +451,4 @@ fn places_that_cannot_be_written_give_one_clear_error() {
         assert!(error.to_string().contains(expected), "{error}");
     }
     assert_eq!(fs::read_dir(dir.path()).expect("readable").count(), 1, "nothing is left behind");
-}
-
-fn rullama(arguments: &[&str], folder: &Path) -> (bool, String) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_rullama-train"));
-    // The loss of merging is measured in tests/verify.rs and tests/cli. This test needs no device.
-    let output = command.args(arguments).arg("--unverified").current_dir(folder).output().expect("it starts");
-    let text = [output.stdout, output.stderr].concat();
-    let text = String::from_utf8_lossy(&text);
-    (output.status.success(), if cfg!(windows) { text.replace('\\', "/") } else { text.into() })
-}
-
-#[test]
-fn the_command_writes_the_file_and_a_modelfile() {
-    let dir = tempfile::tempdir().expect("a temporary folder");
-    let place = dir.path();
-    fs::copy(golden("ollama/model.gguf"), place.join("base.gguf")).expect("copied");
-    let adapter = golden("ollama/adapter").display().to_string();
-    let merge = ["merge", &adapter, "--base", "base.gguf", "--out", "out/merged.gguf"];
-    let (success, text) = rullama(&merge, place);
-    assert!(success, "{text}");
-    assert_eq!(
-        fs::read_to_string(place.join("out/Modelfile")).expect("there"),
-        "FROM ./merged.gguf\nTEMPLATE {{ .Prompt }}\nRENDERER gemma4\nPARSER gemma4\nPARAMETER stop \"<turn|>\"\n\
-         PARAMETER temperature 1\nPARAMETER top_k 64\nPARAMETER top_p 0.95\n"
-    );
-    let merged = Base::open(place.join("out/merged.gguf").to_str().expect("UTF-8")).expect("a model");
-    let types: Vec<GgmlType> = merged.gguf().tensors().iter().map(|t| t.ty).collect();
-    assert!(types.contains(&GgmlType::Q8_0), "{types:?}");
-    assert_eq!(fs::read_dir(place.join("out")).expect("readable").count(), 2, "nothing else is left behind");
-
-    // Files that exist are replaced with --force only.
-    let before = fs::read(place.join("out/merged.gguf")).expect("there");
-    let (success, text) = rullama(&[&merge[..], &["--type", "f16"]].concat(), place);
-    assert!(
-        !success && text.contains("out/merged.gguf exists; choose another name with --out, or use"),
-        "{text}"
-    );
-    fs::write(place.join("out/Modelfile"), "FROM ./merged.gguf\nSYSTEM mine\n").expect("written");
-    fs::remove_file(place.join("out/merged.gguf")).expect("there");
-    let (success, text) = rullama(&merge, place);
-    assert!(
-        !success && text.contains("out/Modelfile exists with other contents; choose another folder"),
-        "{text}"
-    );
-    assert_eq!(fs::read_dir(place.join("out")).expect("readable").count(), 1, "nothing is written");
-    let (success, text) = rullama(&[&merge[..], &["--force"]].concat(), place);
-    assert!(success, "{text}");
-    assert_eq!(fs::read(place.join("out/merged.gguf")).expect("there"), before);
-    assert!(!fs::read_to_string(place.join("out/Modelfile")).expect("there").contains("mine"));
-
-    for (arguments, expected) in [
-        (
-            vec!["merge", &adapter, "--base", "base.gguf", "--out", "./base.gguf"],
-            "--out is the base file ./base.gguf; choose another name",
-        ),
-        (
-            vec!["merge", &adapter, "--base", "base.gguf", "--out", "a.gguf", "--type", "iq3_s"],
-            "expected one of auto, keep",
-        ),
-        (vec!["merge", &adapter, "--base", "tiny", "--out", "a.gguf"], "adapter_model.safetensors"),
-        (vec!["merge", "nowhere", "--base", "tiny", "--out", "a.gguf"], "nowhere"),
-        (vec!["merge", &adapter, "--base", "base.gguf", "--out", "out"], "it is a folder, expected a file"),
-    ] {
-        let (success, text) = rullama(&arguments, place);
-        assert!(!success && text.contains(expected), "{arguments:?}: {text}");
-        assert_eq!(text.matches("rror").count(), 1, "one error: {text}");
-    }
-    assert_eq!(
-        fs::read(place.join("base.gguf")).expect("there"),
-        fs::read(golden("ollama/model.gguf")).expect("there")
-    );
 }

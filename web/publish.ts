@@ -7,7 +7,7 @@ import type { HtmlTagDescriptor, Plugin } from "vite";
 
 const here = (path: string) => fileURLToPath(new URL(path, import.meta.url));
 
-// As in src/cli/web/http.rs, without what a page cannot say about itself.
+// As in crates/program/src/cli/web/http.rs, without what a page cannot say about itself.
 const POLICY = [
   "default-src 'self'",
   "script-src 'self' 'wasm-unsafe-eval'",

@@ -7,7 +7,7 @@ mod checks;
 #[path = "../../tests/common/gpu.rs"]
 mod device;
 #[allow(dead_code)] // `json` is for `bench`
-#[path = "../../src/cli/bench/peak.rs"]
+#[path = "../../crates/program/src/cli/bench/peak.rs"]
 mod peak;
 mod work;
 

@@ -19,7 +19,7 @@ $ErrorActionPreference = 'Stop'
         if ($found -ne $expected) { throw "$folder.zip has the SHA-256 $found, expected $expected; download it again" }
         Expand-Archive -Path $archive -DestinationPath $work
         $said = & (Join-Path $work "$folder\rullama-train.exe") --version
-        if ($LASTEXITCODE -ne 0) { throw 'the program does not start here; build from source: cargo install --locked rullama-train' }
+        if ($LASTEXITCODE -ne 0) { throw 'the program does not start here; build from source: cargo install --locked rullama-train-cli' }
         New-Item -ItemType Directory -Force -Path $into | Out-Null
         Copy-Item -Force (Join-Path $work "$folder\rullama-train.exe") $into
     } finally {

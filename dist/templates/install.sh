@@ -13,7 +13,7 @@ main() {
     "Linux aarch64" | "Linux arm64") target=aarch64-unknown-linux-gnu ;;
     "Darwin x86_64") target=x86_64-apple-darwin ;;
     "Darwin arm64") target=aarch64-apple-darwin ;;
-    *) fail "there is no build for $(uname -s) on $(uname -m); build from source: cargo install --locked rullama-train" ;;
+    *) fail "there is no build for $(uname -s) on $(uname -m); build from source: cargo install --locked rullama-train-cli" ;;
     esac
     # Apple's translation of x86-64 programs hides the processor.
     if [ "$target" = x86_64-apple-darwin ] && [ "$(sysctl -n sysctl.proc_translated 2>/dev/null || true)" = 1 ]; then
@@ -48,7 +48,7 @@ main() {
     chmod 755 "$new"
     if ! said=$("$new" --version 2>&1); then
         rm -f "$new"
-        fail "the program does not start here ($said); on Linux it needs glibc 2.28 or musl 1.2; otherwise build from source: cargo install --locked rullama-train"
+        fail "the program does not start here ($said); on Linux it needs glibc 2.28 or musl 1.2; otherwise build from source: cargo install --locked rullama-train-cli"
     fi
     mv -f "$new" "$into/rullama-train"
     echo "installed $said in $into"

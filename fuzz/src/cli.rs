@@ -1,6 +1,6 @@
 //! Parts of the program that its readers import.
 
-#[path = "../../src/cli/http/error.rs"]
+#[path = "../../crates/program/src/cli/http/error.rs"]
 mod error;
 
 pub mod http {

@@ -18,8 +18,8 @@ pub fn example(place: Place) {
         &place.run(&["example"]),
         &["recipe     recipes/chat.toml", "next       rullama-train recipes/chat.toml"],
     );
-    let shipped =
-        std::fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/datasets/pirate.jsonl")).expect("it is there");
+    let shipped = std::fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/../../datasets/pirate.jsonl"))
+        .expect("it is there");
     assert_eq!(place.read("datasets/pirate.jsonl"), shipped);
     place.run(&["example"]);
     place.write("recipes/chat.toml", "changed");

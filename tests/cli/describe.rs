@@ -8,8 +8,8 @@ use super::exports::other_tiny;
 use super::{DATA, Place, matches, texts};
 use crate::gguf_writer::GgufWriter;
 
-const TINY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/models/tiny-gemma4/tiny-gemma4-Q4_K_M.gguf");
-pub const ADAPTER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/chat/adapter");
+const TINY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/tiny-gemma4/tiny-gemma4-Q4_K_M.gguf");
+pub const ADAPTER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/golden/chat/adapter");
 
 /// Expects lines that match these patterns, in this order; `…` stands for anything.
 #[track_caller]
@@ -445,7 +445,7 @@ pub fn manual(place: Place) {
 
 /// Every shipped recipe for the built-in base passes `check`.
 pub fn shipped(place: Place) {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
     for name in ["chat", "tools", "labels", "stories"] {
         let recipe = format!("recipes/{name}.toml");
         let mut command = place.command(&["check", &recipe]);

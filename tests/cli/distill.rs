@@ -254,7 +254,7 @@ pub fn repair_refusals(place: Place) {
         &["repair", "tiny", "--teacher", "tiny"],
         "--teacher tiny is the base itself, which has nothing to repair; name the same model with more bits, such as its Q8_0",
     );
-    let qwen = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/qwen3/model.gguf");
+    let qwen = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/golden/qwen3/model.gguf");
     place.refused(
         &["repair", "tiny", "--teacher", qwen],
         "distill.teacher: token … of …qwen3/model.gguf is …",
@@ -272,7 +272,7 @@ pub fn repair_refusals(place: Place) {
 /// Recipes with a teacher that cannot be one.
 pub fn refusals(place: Place) {
     write(&place, &RECIPE.replace("student.gguf", "tiny"));
-    let qwen = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/qwen3/model.gguf");
+    let qwen = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/golden/qwen3/model.gguf");
     let teacher = format!("distill.teacher={qwen:?}");
     place.refused(
         &["recipe.toml", "--set", &teacher],

@@ -119,7 +119,7 @@ pub fn exports(place: Place) {
 
 /// The tiny model with one bit of one norm changed.
 pub fn other_tiny() -> Vec<u8> {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/models/tiny-gemma4/tiny-gemma4-Q4_K_M.gguf");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/tiny-gemma4/tiny-gemma4-Q4_K_M.gguf");
     let mut bytes = std::fs::read(path).expect("part of the repository");
     let gguf = Gguf::open(Path::new(path)).expect("sound");
     bytes[gguf.tensor("output_norm.weight").expect("there").range.start as usize] ^= 1;

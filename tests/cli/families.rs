@@ -4,7 +4,7 @@ use crate::place::Place;
 
 pub fn delta_nets(place: Place) {
     for family in ["qwen35", "qwen35moe"] {
-        let base = format!("{}/tests/golden/{family}/model.gguf", env!("CARGO_MANIFEST_DIR"));
+        let base = format!("{}/../../tests/golden/{family}/model.gguf", env!("CARGO_MANIFEST_DIR"));
         let text = place.run(&["inspect", &base]);
         assert!(text.contains("; 1 full-attention and 1 delta-net layers\n"), "{text}");
         let lines: Vec<String> =

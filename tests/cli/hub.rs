@@ -9,7 +9,7 @@ use super::describe::has_lines;
 use super::hub_server::{COMMIT, Hub, sha256};
 use super::{DATA, Place, matches, texts};
 
-const TINY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/models/tiny-gemma4/tiny-gemma4-Q4_K_M.gguf");
+const TINY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/tiny-gemma4/tiny-gemma4-Q4_K_M.gguf");
 const REPO: &str = "models/org/tiny-GGUF/tiny-Q4_K_M.gguf";
 const NAME: &str = "hf:org/tiny-GGUF:Q4_K_M";
 
@@ -315,7 +315,7 @@ pub fn killed(place: Place) {
 pub fn samples(place: Place) {
     let hub = hub();
     let parquet =
-        std::fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/dataset/messages.parquet"))
+        std::fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/fixtures/dataset/messages.parquet"))
             .expect("a fixture");
     hub.set(|it| {
         it.files.insert("datasets/org/chat/default/train/0000.parquet".into(), parquet.clone());
@@ -370,7 +370,7 @@ pub fn train(place: Place) {
 /// An adapter is sent with its model card, and never without a token.
 pub fn push(place: Place) {
     let hub = Hub::start();
-    let adapter = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/chat/adapter");
+    let adapter = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/golden/chat/adapter");
     for name in ["adapter_config.json", "adapter_model.safetensors"] {
         place.write(&format!("run/{name}"), std::fs::read(format!("{adapter}/{name}")).expect("it is there"));
     }

@@ -7,7 +7,7 @@ use serde_json::Value as Json;
 use super::hub_server::sha256;
 use super::{Place, matches, texts};
 
-const DIST: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/dist");
+const DIST: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../dist");
 
 /// The target that the script chooses here.
 const NATIVE: &str =

@@ -179,7 +179,7 @@ pub fn merges(place: Place) {
 /// A merge whose base becomes shorter ends with one error, and leaves nothing behind.
 #[cfg(target_os = "linux")]
 pub fn cut_base(place: Place) {
-    let tiny = concat!(env!("CARGO_MANIFEST_DIR"), "/models/tiny-gemma4/tiny-gemma4-Q4_K_M.gguf");
+    let tiny = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/tiny-gemma4/tiny-gemma4-Q4_K_M.gguf");
     let base = place.dir.join("model.gguf");
     fs::copy(tiny, &base).expect("copied");
     place.run(&["recipe.toml", "--quiet"]);

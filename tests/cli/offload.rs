@@ -8,7 +8,7 @@ use super::{Place, RECIPE, matches, talk, texts};
 
 /// Trains, evaluates, exports and replies with and without offloaded experts. The samples are token ids.
 pub fn offload(place: Place) {
-    let base = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/moe/model.gguf");
+    let base = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/moe/model.gguf");
     let recipe =
         RECIPE.replace("tiny", &base.display().to_string()).replace("1e-2", "1e-2\nmemory_limit = 1.0");
     place.write("recipe.toml", recipe + "\n[eval]\nsamples = [\"Hello!\"]\nmax_new_tokens = 3\n");

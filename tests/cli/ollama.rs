@@ -61,7 +61,7 @@ fn calls(place: &Place) -> String {
 }
 
 fn base_and_adapter() -> [String; 2] {
-    let golden = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/ollama");
+    let golden = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/golden/ollama");
     [format!("{golden}/model.gguf"), format!("{golden}/adapter")]
 }
 
@@ -158,7 +158,7 @@ pub fn evening(place: Place) {
 /// The Modelfile of a model in Ollama's store keeps its template, system message and parameters. That of a file has a template
 /// that writes what the file's own writes.
 pub fn modelfile(place: Place) {
-    let golden = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/qwen3");
+    let golden = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/golden/qwen3");
     let (file, adapter) = (format!("{golden}/model.gguf"), format!("{golden}/adapter"));
     let template = "{{ range .Messages }}{{ .Role }}: {{ .Content }}\n{{ end }}";
     let layers = [

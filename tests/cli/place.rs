@@ -78,7 +78,7 @@ impl Place {
 
     /// Puts the tiny model into Ollama's store under this name (`gemma4/e2b`).
     pub fn stored_tiny(&self, name: &str) {
-        let tiny = concat!(env!("CARGO_MANIFEST_DIR"), "/models/tiny-gemma4/tiny-gemma4-Q4_K_M.gguf");
+        let tiny = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/tiny-gemma4/tiny-gemma4-Q4_K_M.gguf");
         let (bytes, digest) = (std::fs::read(tiny).expect("the tiny model"), "0".repeat(64));
         let layer = serde_json::json!({
             "mediaType": "application/vnd.ollama.image.model", "digest": format!("sha256:{digest}"), "size": bytes.len(),

@@ -162,7 +162,7 @@ pub fn adapters(place: Place) {
         "--set lora.init_from=a=0: lora.init_from: \"a=0\" has the weight 0, expected a finite number other than 0",
     );
     place.write("old/adapter_config.json", r#"{"peft_type": "LORA", "r": 8, "lora_alpha": 16}"#);
-    let rank8 = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/chat/adapter");
+    let rank8 = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/golden/chat/adapter");
     place.refused(
         &["recipe.toml", "--set", &format!("lora.init_from={rank8}")],
         &format!(

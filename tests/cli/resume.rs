@@ -330,7 +330,8 @@ pub fn changed(place: Place) {
          now has …",
     );
     place.write("data.jsonl", DATA);
-    let other = fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/models/tiny-gemma4/tiny-gemma4-Q4_K_M.gguf"));
+    let other =
+        fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/tiny-gemma4/tiny-gemma4-Q4_K_M.gguf"));
     let mut other = other.expect("the tiny model");
     let last = other.len() - 1;
     other[last] ^= 1;

@@ -10,7 +10,7 @@ use super::serve::{Server, hello, with};
 use super::{Place, texts};
 
 /// An adapter of rank 8 on every linear layer of the tiny base.
-pub const ADAPTER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/chat/adapter");
+pub const ADAPTER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/golden/chat/adapter");
 pub const GREETING: &str = "Hello! How can I help you?";
 /// The reply with the adapter at weights from -12 to -14.
 pub const ADAPTED: &str = "Good to see you.";
@@ -226,7 +226,7 @@ pub fn chat_commands(place: Place) {
 
 /// Replies follow the template: the built-in one, the one in the GGUF file, or a Jinja file.
 pub fn templates(place: Place) {
-    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/models/tiny-gemma4/tiny-gemma4-Q4_K_M.gguf");
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/tiny-gemma4/tiny-gemma4-Q4_K_M.gguf");
     let jinja = "{{ bos_token }}<|turn>user\nHello!<turn|>\n<|turn>model{{ '\\n' }}";
     place.write("hello.jinja", jinja);
     let reply = |base: &str, template: &str| {

@@ -47,7 +47,7 @@ dir = "looks"
 /// Writes `tools.gguf`, `looks.toml` and `looks.jsonl` into `dir`: asked how Lima is, the adapter calls `sky(in="Lima")`, and
 /// says what that gives.
 pub fn write(dir: &Path) {
-    let tiny = concat!(env!("CARGO_MANIFEST_DIR"), "/models/tiny-gemma4/tiny-gemma4-Q4_K_M.gguf");
+    let tiny = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/tiny-gemma4/tiny-gemma4-Q4_K_M.gguf");
     let gguf = Gguf::open(Path::new(tiny)).expect("part of the repository");
     let mut metadata = gguf.metadata().to_vec();
     let mut array = |key: &str| match metadata.iter_mut().find(|(name, _)| name == key) {

@@ -22,6 +22,8 @@ use libtest_mimic::{Arguments, Failed};
 
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("the package lies in crates/");
+    std::env::set_current_dir(root).expect("the repository");
     arguments.test_threads = Some(1);
     gpu::quiet_mesa();
     let venv = std::env::var_os("RULLAMA_CONSUMERS").map(PathBuf::from);

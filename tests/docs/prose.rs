@@ -23,7 +23,9 @@ const WORDINGS: [(&str, &str); 8] = [
 /// Every Rust file of the library and the program that is checked.
 pub fn sources() -> Vec<PathBuf> {
     let mut sources = Vec::new();
-    collect(&root().join("src"), &mut sources);
+    for folder in ["src", "crates/program/src"] {
+        collect(&root().join(folder), &mut sources);
+    }
     sources
 }
 

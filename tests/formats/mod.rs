@@ -12,7 +12,6 @@ mod shared_expert;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use crate::gguf_writer::GgufWriter;
 use half::f16;
@@ -470,67 +469,6 @@ fn a_format_that_cannot_hold_the_modules_is_refused_before_training() {
     run::initial_adapter(&recipe(&[("lora.target_modules", "['attn_q', 'o_proj']")]), &dense_base())
         .map(drop)
         .unwrap_or_else(|e| panic!("{e}"));
-}
-
-#[test]
-fn the_program_exports_and_compares() {
-    let dir = tempfile::tempdir().expect("a temporary folder");
-    let export = |adapter: &Path, arguments: &[&str]| {
-        let program = env!("CARGO_BIN_EXE_rullama-train");
-        // Logits are compared in tests/cli. This test needs no device.
-        let output =
-            Command::new(program).arg("export").arg(adapter).args(arguments).arg("--unverified").output();
-        let output = output.expect("it starts");
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
-    };
-    let (source, base) = (golden("dense/adapter"), golden("dense/model.gguf"));
-    let (base, out) = (base.to_str().expect("UTF-8"), dir.path().to_str().expect("UTF-8"));
-    let all: Vec<&str> = Format::ALL[..5]
-        .iter()
-        .flat_map(|f| ["--to", f.name()])
-        .chain(["--base", base, "--out", out])
-        .collect();
-    let shown = export(&source, &all).expect("exported");
-    assert!(shown.contains("66 matrix pairs for ") && shown.contains("rank 4, scale 2.0000"), "{shown}");
-    assert_eq!(shown.matches("reloaded; logits were not compared").count(), 5, "{shown}");
-    // Exporting a folder of PEFT gives the tensors of PEFT, through any intermediate format.
-    let tensors = |folder: &Path| fs::read(folder.join("adapter_model.safetensors")).expect("there");
-    for format in [Format::PeftConditionalGeneration, Format::GgufLora, Format::Mlx] {
-        let (through, again) = (format.place(dir.path()), dir.path().join("again").join(format.name()));
-        let again_text = again.to_str().expect("UTF-8");
-        export(&through, &["--to", "peft", "--base", base, "--out", again_text]).expect("exported");
-        assert!(tensors(&again) == tensors(&source), "PEFT, {format:?}, PEFT changed a tensor");
-    }
-
-    // The sum of two halves is one adapter of twice the rank.
-    let half = |path: &Path| format!("{}=0.5", path.display());
-    let halves = [half(&source), half(&source)];
-    let sum = dir.path().join("sum");
-    let [first, second] = &halves;
-    let arguments = [second, "--to", "gguf-lora", "--base", base, "--out", sum.to_str().expect("UTF-8")];
-    let shown = export(first.as_ref(), &arguments).expect("exported");
-    assert!(shown.contains("66 matrix pairs for ") && shown.contains("rank 8, scale 1.0000"), "{shown}");
-    let (dense, one) = (dense(), read_any(&source, &dense(), None).expect("sound"));
-    let read = read_any(&sum.join("adapter.gguf"), &dense, None).expect("sound");
-    assert_eq!(read.pairs, Adapter::combine(&[(&one, 0.5), (&one, 0.5)]).expect("they fit").pairs);
-
-    let cases: [(&Path, &[&str], &str); 6] = [
-        (
-            first.as_ref(),
-            &[second, "--to", "mlx", "--base", base],
-            "several adapters need an output folder; use --out DIR",
-        ),
-        (&source, &["--to", "rullama-v0", "--base", base, "--out", out], "cannot hold inp_gate and proj"),
-        (&source, &["--to", "peft", "--base", base], "is an input and would be overwritten"),
-        (&source, &["--to", "mlx", "--base", "tiny", "--out", out, "--force"], "does not fit tiny"),
-        (&source, &["--to", "mlx", "--out", out, "--force"], "use --base to say where that is"),
-        (&source, &["--to", "onnx", "--base", base], "unknown format \"onnx\", expected one of peft, "),
-    ];
-    for (adapter, arguments, expected) in cases {
-        let error = export(adapter, arguments).expect_err(expected);
-        assert!(error.contains(expected), "{error}, expected {expected}");
-    }
 }
 
 // --- adapters for a base, and several of them ---

@@ -8,6 +8,8 @@ use crate::mutate::mutate;
 use crate::rng::Rng;
 use crate::targets::{Outcome, TARGETS, Target};
 
+/// The folder of the targets.
+const FUZZ: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz");
 /// Changed inputs per target; `storm` reads as many as one likes.
 const CHANGED: u64 = 100;
 /// Bytes of all files of the corpus.
@@ -50,7 +52,7 @@ fn replay(target: &Target) -> Vec<String> {
 }
 
 fn corpus(name: &str) -> Vec<(String, Vec<u8>)> {
-    let entries = fs::read_dir(Path::new("fuzz/corpus").join(name)).into_iter().flatten().flatten();
+    let entries = fs::read_dir(Path::new(FUZZ).join("corpus").join(name)).into_iter().flatten().flatten();
     entries
         .map(|entry| (entry.path().display().to_string(), fs::read(entry.path()).expect("a file")))
         .collect()
@@ -60,14 +62,14 @@ fn corpus(name: &str) -> Vec<(String, Vec<u8>)> {
 fn every_target_is_one_of_cargo_fuzz_and_the_corpus_is_small() {
     let targets: BTreeSet<String> = TARGETS.iter().map(|target| target.name.to_owned()).collect();
     let stems = |folder: &str| -> BTreeSet<String> {
-        let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+        let entries = fs::read_dir(Path::new(FUZZ).join(folder)).into_iter().flatten().flatten();
         entries
             .map(|entry| entry.path().file_stem().expect("a name").to_string_lossy().into_owned())
             .collect()
     };
-    assert_eq!(stems("fuzz/fuzz_targets"), targets);
-    assert!(stems("fuzz/corpus").is_subset(&targets), "a folder of the corpus is no target's");
-    let manifest = fs::read_to_string("fuzz/Cargo.toml").expect("there");
+    assert_eq!(stems("fuzz_targets"), targets);
+    assert!(stems("corpus").is_subset(&targets), "a folder of the corpus is no target's");
+    let manifest = fs::read_to_string(Path::new(FUZZ).join("Cargo.toml")).expect("there");
     for name in &targets {
         assert!(
             manifest.contains(&format!("path = \"fuzz_targets/{name}.rs\"")),

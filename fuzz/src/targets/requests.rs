@@ -1,19 +1,19 @@
 //! Requests to the server, and the file of compiled pipelines: readers that belong to the program.
 
 #[allow(dead_code, reason = "some parts are for the program alone")]
-#[path = "../../../src/cli/serve/completion.rs"]
+#[path = "../../../crates/program/src/cli/serve/completion.rs"]
 mod completion;
 #[allow(dead_code, reason = "some parts are for the program alone")]
-#[path = "../../../src/cli/serve/fields.rs"]
+#[path = "../../../crates/program/src/cli/serve/fields.rs"]
 mod fields;
 #[allow(dead_code, reason = "some parts are for the program alone")]
-#[path = "../../../src/cli/serve/messages.rs"]
+#[path = "../../../crates/program/src/cli/serve/messages.rs"]
 mod messages;
 #[allow(dead_code, reason = "some parts are for the program alone")]
-#[path = "../../../src/cli/setup/pipelines_file.rs"]
+#[path = "../../../crates/program/src/cli/setup/pipelines_file.rs"]
 mod pipelines_file;
 #[allow(dead_code, reason = "some parts are for the program alone")]
-#[path = "../../../src/cli/serve/request.rs"]
+#[path = "../../../crates/program/src/cli/serve/request.rs"]
 mod request;
 
 use rullama_train::data::template::Template;

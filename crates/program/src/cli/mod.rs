@@ -48,7 +48,12 @@ use rullama_train::run;
 
 /// Train LoRA adapters on quantized GGUF models, on any GPU.
 #[derive(Parser)]
-#[command(version, args_conflicts_with_subcommands = true, arg_required_else_help = true)]
+#[command(
+    name = "rullama-train",
+    version,
+    args_conflicts_with_subcommands = true,
+    arg_required_else_help = true
+)]
 struct Cli {
     #[command(subcommand)]
     verb: Option<Verb>,

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use clap::Args;
-use rullama_train::files;
+use rullama_train::{files, recipe};
 use serde_json::json;
 
 use super::output;
@@ -26,29 +26,9 @@ pub struct ExampleArgs {
     json: bool,
 }
 
-/// A file of the repository: its path and its text.
-type Shipped = (&'static str, &'static str);
-
-macro_rules! shipped {
-    ($path:literal) => {
-        ($path, include_str!(concat!("../../", $path)))
-    };
-}
-
-/// Recipe and samples of a task.
-fn task(name: &str) -> [Shipped; 2] {
-    match name {
-        "labels" => [shipped!("recipes/labels.toml"), shipped!("datasets/labels.jsonl")],
-        "preference" => [shipped!("recipes/preference.toml"), shipped!("datasets/preference.jsonl")],
-        "stories" => [shipped!("recipes/stories.toml"), shipped!("datasets/stories.jsonl")],
-        "tools" => [shipped!("recipes/tools.toml"), shipped!("datasets/tools.jsonl")],
-        _ => [shipped!("recipes/chat.toml"), shipped!("datasets/pirate.jsonl")],
-    }
-}
-
 /// Writes the files. Existing ones with another text are refused.
 pub fn run(args: &ExampleArgs) -> Result<()> {
-    let shipped = task(&args.name);
+    let shipped = recipe::example(&args.name);
     let place = |path: &str| if args.into == Path::new(".") { path.into() } else { args.into.join(path) };
     for (path, text) in shipped {
         let place = place(path);

@@ -1,6 +1,6 @@
 //! The documentation: generated parts are current, links resolve, and the README stays short.
 //!
-//! `RULLAMA_WRITE_DOCS=1 cargo test --release --test host docs` rewrites the generated parts.
+//! `RULLAMA_WRITE_DOCS=1 cargo test --release --test docs` rewrites the generated parts.
 
 mod gpus;
 mod keys;
@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
+    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("the package lies in crates/")
 }
 
 fn read(path: &Path) -> String {
@@ -42,7 +42,7 @@ fn assert_current(page: &str, expected: &str) {
     let differs = found.lines().zip(expected.lines()).position(|(found, expected)| found != expected);
     assert!(
         found == expected,
-        "{page} is outdated from line {}; run RULLAMA_WRITE_DOCS=1 cargo test --release --test host docs",
+        "{page} is outdated from line {}; run RULLAMA_WRITE_DOCS=1 cargo test --release --test docs",
         1 + differs.unwrap_or(found.lines().count().min(expected.lines().count()))
     );
 }
@@ -205,14 +205,16 @@ fn named_options_exist() {
 
 /// The registry shows these lines for models of every family.
 #[test]
-fn the_package_is_described_for_all_families() {
-    let manifest = read(&root().join("Cargo.toml")).to_lowercase();
-    let lines =
-        manifest.lines().filter(|line| line.starts_with("description") || line.starts_with("keywords"));
-    for line in lines {
-        for family in rullama_train::families::ALL {
-            let name = family.name.trim_end_matches(|c: char| c.is_ascii_digit());
-            assert!(!line.contains(name), "Cargo.toml names {name} only: {line}");
+fn the_packages_are_described_for_all_families() {
+    for package in ["Cargo.toml", "crates/program/Cargo.toml"] {
+        let manifest = read(&root().join(package)).to_lowercase();
+        let lines =
+            manifest.lines().filter(|line| line.starts_with("description") || line.starts_with("keywords"));
+        for line in lines {
+            for family in rullama_train::families::ALL {
+                let name = family.name.trim_end_matches(|c: char| c.is_ascii_digit());
+                assert!(!line.contains(name), "{package} names {name} only: {line}");
+            }
         }
     }
 }
