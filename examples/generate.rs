@@ -4,12 +4,9 @@
 
 use anyhow::{Context, Result};
 use pollster::block_on;
-use rullama_train::adapter::{self, AdapterPath, OtherBase};
-use rullama_train::gpu::{Gpu, GpuOptions};
-use rullama_train::model::Model;
-use rullama_train::recipe::Recipe;
-use rullama_train::run::OpenBase;
-use rullama_train::talk::generate;
+use rullama_train::{
+    AdapterPath, Gpu, GpuOptions, Model, OpenBase, OtherBase, Recipe, generate, load_adapters,
+};
 
 /// Longest reply, in tokens.
 const REPLY: usize = 24;
@@ -28,14 +25,13 @@ pub fn run(adapter: &str, question: &str) -> Result<String> {
     recipe.data.max_seq_len = Some(256);
     let frozen = OpenBase::open(&recipe)?;
     let adapter =
-        adapter::load(&[AdapterPath::whole(adapter)], &frozen.base, None, OtherBase::Refuse)?.adapter;
+        load_adapters(&[AdapterPath::whole(adapter)], &frozen.base, None, OtherBase::Refuse)?.adapter;
     let prompt = frozen.prompt(question)?;
     let tokens = prompt.len() + REPLY;
 
     let gpu = block_on(Gpu::open(GpuOptions::default()))?;
     let model = Model::load(&gpu, &frozen.base, tokens)?;
     let prompts = [&prompt[..]];
-    let replies =
-        block_on(generate::greedy(&gpu, &model, &frozen.tokenizer, &adapter, prompts, REPLY, |_| {}))?;
+    let replies = block_on(generate(&gpu, &model, &frozen.tokenizer, &adapter, prompts, REPLY, |_| {}))?;
     Ok(replies.concat())
 }

@@ -4,16 +4,10 @@
 
 use anyhow::Result;
 use pollster::block_on;
-use rullama_train::adapter::lora::Adapter;
-use rullama_train::adapter::{self, AdapterPath, OtherBase};
-use rullama_train::data::batch::MicroBatch;
-use rullama_train::gpu::{Gpu, GpuOptions};
-use rullama_train::model::Model;
-use rullama_train::model::plan::Recompute;
-use rullama_train::recipe::Recipe;
-use rullama_train::run::OpenBase;
-use rullama_train::run::finetune::samples;
-use rullama_train::train::{Capacity, Dropout, Trainer};
+use rullama_train::{
+    Adapter, AdapterPath, Capacity, Dropout, Gpu, GpuOptions, MicroBatch, Model, OpenBase, OtherBase, Recipe,
+    Recompute, Trainer, load_adapters, samples,
+};
 
 /// Text whose losses are computed.
 const TEXT: &str =
@@ -32,7 +26,7 @@ pub fn run(paths: &[String]) -> Result<()> {
     recipe.data.max_seq_len = Some(256);
     let frozen = OpenBase::open(&recipe)?;
     // Shapes, names and the base's fingerprint are checked; what does not fit is named.
-    let found = adapter::load(&paths, &frozen.base, None, OtherBase::Refuse)?;
+    let found = load_adapters(&paths, &frozen.base, None, OtherBase::Refuse)?;
     found.notices.iter().for_each(|notice| println!("{notice}"));
     let (adapter, origin) = (found.adapter, found.origin);
     println!(

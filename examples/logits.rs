@@ -9,15 +9,10 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use pollster::block_on;
-use rullama_train::adapter::AdapterPath;
-use rullama_train::data::batch::{IGNORE, MicroBatch, Sample};
-use rullama_train::files;
-use rullama_train::gpu::Gpu;
-use rullama_train::model::Model;
-use rullama_train::model::plan::Recompute;
-use rullama_train::recipe::Recipe;
-use rullama_train::run::{self, OpenBase};
-use rullama_train::train::{Capacity, Trainer};
+use rullama_train::{
+    AdapterPath, Capacity, Dropout, Gpu, IGNORE, MicroBatch, Model, OpenBase, Recipe, Recompute, Sample,
+    Trainer, load_adapters,
+};
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 
@@ -31,8 +26,8 @@ fn main() -> Result<()> {
     let recipe = Recipe::read(&Path::new(dir).join("recipe.resolved.toml"), &overrides)?;
     let frozen = OpenBase::open(&recipe)?;
     let config = frozen.base.config();
-    let slots = run::slots(&recipe, config)?;
-    let adapter = run::read_adapters(&[AdapterPath::whole(dir)], &frozen.base, &slots, &recipe)?.adapter;
+    let other = recipe.lora.allow_other_base.into();
+    let adapter = load_adapters(&[AdapterPath::whole(dir)], &frozen.base, None, other)?.adapter;
 
     let ids = frozen.prompt(message)?;
     let sample =
@@ -48,7 +43,7 @@ fn main() -> Result<()> {
         loss_tokens: rows.len(),
         ..Capacity::LEAST
     };
-    let trainer = Trainer::new(&gpu, &model, &adapter, capacity, run::dropout(&recipe), Recompute::Never)?;
+    let trainer = Trainer::new(&gpu, &model, &adapter, capacity, Dropout::NONE, Recompute::Never)?;
     let logits = block_on(trainer.logits(&batch, &rows))?;
 
     let tokens: Vec<i64> = batch.tokens.iter().map(|&t| i64::from(t)).collect();
@@ -58,7 +53,7 @@ fn main() -> Result<()> {
         ("logits", TensorView::new(Dtype::F32, shape, bytemuck::cast_slice(&logits))?),
     ];
     let bytes = safetensors::serialize(tensors, None)?;
-    files::write_atomic(Path::new(out), &bytes).context("the logits were not written")?;
+    std::fs::write(out, &bytes).context("the logits were not written")?;
     println!("{} tokens, {} logits each, in {out}", batch.len(), config.vocab);
     Ok(())
 }

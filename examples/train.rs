@@ -6,11 +6,9 @@ use std::path::Path;
 
 use anyhow::Result;
 use pollster::block_on;
-use rullama_train::adapter::{self, Format};
-use rullama_train::gpu::{Gpu, GpuOptions};
-use rullama_train::recipe::Recipe;
-use rullama_train::run::finetune::{finetune, samples};
-use rullama_train::run::{OpenBase, write_options};
+use rullama_train::{
+    Format, Gpu, GpuOptions, OpenBase, Recipe, finetune, samples, write_adapter, write_options,
+};
 
 fn main() -> Result<()> {
     run(Path::new(&std::env::args().nth(1).unwrap_or("runs/example".into())))
@@ -36,7 +34,7 @@ pub fn run(out: &Path) -> Result<()> {
 
     let fingerprint = frozen.fingerprint.to_string();
     let options = write_options(&recipe, &fingerprint, frozen.base.vocabulary());
-    adapter::write(out, Format::Peft, &adapter, frozen.base.config(), &options)?;
+    write_adapter(out, Format::Peft, &adapter, frozen.base.config(), &options)?;
     println!("{} trainable parameters in {}", adapter.parameters(), out.display());
     Ok(())
 }

@@ -7,11 +7,7 @@
 //!
 //! ```no_run
 //! use pollster::block_on;
-//! use rullama_train::adapter::{self, Format};
-//! use rullama_train::gpu::{Gpu, GpuOptions};
-//! use rullama_train::recipe::Recipe;
-//! use rullama_train::run::finetune::{finetune, samples};
-//! use rullama_train::run::{OpenBase, write_options};
+//! use rullama_train::{Format, Gpu, GpuOptions, OpenBase, Recipe, finetune, samples, write_adapter, write_options};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! // All settings with their defaults; "tiny" is the model that comes with the crate.
@@ -31,7 +27,7 @@
 //!
 //! let fingerprint = base.fingerprint.to_string();
 //! let options = write_options(&recipe, &fingerprint, base.base.vocabulary());
-//! adapter::write("runs/ahoy".as_ref(), Format::Peft, &adapter, base.base.config(), &options)?;
+//! write_adapter("runs/ahoy".as_ref(), Format::Peft, &adapter, base.base.config(), &options)?;
 //! # Ok(())
 //! # }
 //! ```
@@ -40,14 +36,19 @@
 //!
 //! | task | start with | example |
 //! |---|---|---|
-//! | train | [`run::finetune`] | `examples/train.rs` |
-//! | load adapters for a base | [`adapter::load()`] | `examples/load.rs` |
-//! | convert or merge an adapter | [`verify::write_verified`], [`adapter::merge`] | `examples/export.rs` |
-//! | generate text | [`talk::generate`] | `examples/generate.rs` |
-//! | compute logits | [`verify::logits()`] | `examples/logits.rs` |
+//! | train | [`finetune`] | `examples/train.rs` |
+//! | load adapters for a base | [`load_adapters`] | `examples/load.rs` |
+//! | convert or merge an adapter | [`write_verified`], [`merge`] | `examples/export.rs` |
+//! | generate text | [`generate`] | `examples/generate.rs` |
+//! | compute logits | [`Trainer::logits`] | `examples/logits.rs` |
 //!
 //! Functions that wait for the device are async. The library prints nothing and never blocks on the device, so it also runs in
 //! a browser.
+//!
+//! # What is public
+//!
+//! The items on this page. The modules behind them are public for the program, the page and the tests alone: they are not
+//! documented here, and change with any version.
 //!
 //! # Conventions
 //!
@@ -65,17 +66,23 @@ pub mod words;
 #[doc(hidden)]
 pub mod files;
 
+#[doc(hidden)]
 pub mod base;
 
+#[doc(hidden)]
 #[cfg(feature = "native")]
 pub mod hub;
 
+#[doc(hidden)]
 pub mod data;
 
+#[doc(hidden)]
 pub mod families;
 
+#[doc(hidden)]
 pub mod adapter;
 
+#[doc(hidden)]
 pub mod gpu;
 
 #[doc(hidden)]
@@ -84,18 +91,25 @@ pub mod ops;
 #[doc(hidden)]
 pub mod memory;
 
+#[doc(hidden)]
 pub mod model;
 
+#[doc(hidden)]
 pub mod train;
 
+#[doc(hidden)]
 pub mod talk;
 
+#[doc(hidden)]
 pub mod verify;
 
+#[doc(hidden)]
 pub mod recipe;
 
+#[doc(hidden)]
 pub mod rewards;
 
+#[doc(hidden)]
 pub mod run;
 
 #[doc(hidden)]
@@ -104,4 +118,64 @@ pub mod report;
 #[doc(hidden)]
 pub mod reference;
 
+#[doc(hidden)]
 pub mod selftest;
+
+// The items that are documented; tests/layers counts them. A device:
+
+#[doc(inline)]
+pub use gpu::{Backend, Gpu, GpuError, GpuOptions};
+
+// A base and settings:
+
+#[doc(inline)]
+pub use base::{Base, Error as BaseError, Gguf};
+#[doc(inline)]
+pub use data::tokenizer::Tokenizer;
+#[doc(inline)]
+pub use recipe::{Recipe, RecipeError};
+#[doc(inline)]
+pub use run::{OpenBase, RunError};
+
+/// The sections of a [`Recipe`]. Their fields are the keys that `docs/recipes.md` describes.
+pub mod sections {
+    #[doc(inline)]
+    pub use crate::recipe::{Data, Device, Eval, Lora, Model, Output, Train};
+}
+
+// Samples and training:
+
+#[doc(inline)]
+pub use data::batch::{Capacity, IGNORE, MicroBatch, Sample};
+#[doc(inline)]
+pub use data::dataset::DatasetError;
+#[doc(inline)]
+pub use model::Model;
+#[doc(inline)]
+pub use model::plan::{Offload, Recompute};
+#[doc(inline)]
+pub use run::finetune::{FinetuneError, Progress, finetune, samples};
+#[doc(inline)]
+pub use run::metrics::StepMetrics;
+#[doc(inline)]
+pub use train::{Dropout, TrainError, Trainer};
+
+// Adapters:
+
+#[doc(inline)]
+pub use adapter::lora::Adapter;
+#[doc(inline)]
+pub use adapter::merge::{MergeType, write as merge};
+#[doc(inline)]
+pub use adapter::{AdapterPath, Error as AdapterError, Format, Loaded, OtherBase, WriteOptions};
+#[doc(inline)]
+pub use adapter::{load as load_adapters, write as write_adapter};
+#[doc(inline)]
+pub use run::write_options;
+#[doc(inline)]
+pub use verify::{Error as VerifyError, Exported, HeldOut, compare_merged, write_verified};
+
+// Replies:
+
+#[doc(inline)]
+pub use talk::generate::{GenerateError, greedy as generate};

@@ -145,6 +145,7 @@ pub struct AdapterPath {
 
 impl AdapterPath {
     /// The adapter at `path` with weight 1.
+    #[must_use]
     pub fn whole(path: impl Into<PathBuf>) -> AdapterPath {
         AdapterPath { path: path.into(), weight: 1.0 }
     }

@@ -93,6 +93,7 @@ pub fn slots(config: &Config, modules: &[Module]) -> Vec<Slot> {
 }
 
 /// `alpha/rank`, or `alpha/√rank` with rank-stabilised scaling (Kalajdzievski 2023, arXiv:2312.03732).
+#[must_use]
 pub fn scale(rank: usize, alpha: f64, rslora: bool) -> f64 {
     if rslora { alpha / (rank as f64).sqrt() } else { alpha / rank as f64 }
 }
@@ -138,6 +139,7 @@ impl Adapter {
     /// Initial values as in PEFT: `A` is Kaiming-uniform with a = √5, that is uniform in `±1/√in`, and `B` is zero.
     ///
     /// Each slot has its own random stream of `seed`, so that slots do not depend on each other.
+    #[must_use]
     pub fn init(slots: &[Slot], rank: usize, alpha: f64, rslora: bool, seed: u64) -> Adapter {
         let mut pairs = BTreeMap::new();
         for (stream, slot) in slots.iter().enumerate() {
@@ -161,6 +163,7 @@ impl Adapter {
     }
 
     /// Number of trainable values; the zeros that pad smaller ranks do not count.
+    #[must_use]
     pub fn parameters(&self) -> usize {
         let values = |(slot, rank): (&Slot, usize)| slot.len_a(rank) + slot.len_b(rank);
         self.pairs.keys().map(|slot| values((slot, self.rank_of(slot)))).sum()

@@ -31,6 +31,7 @@ pub use module::Module;
 
 /// Why a base model cannot be used. Every message has the file, what was found, what was expected, and the next step.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum Error {
     /// The file cannot be opened or mapped.
     #[error("{file}: {source}; check the path and its permissions")]

@@ -34,6 +34,7 @@ impl MicroBatch {
     }
 
     /// Lays samples end to end.
+    #[must_use]
     pub fn pack<'a>(samples: impl IntoIterator<Item = &'a Sample>) -> MicroBatch {
         let mut batch = MicroBatch::default();
         for sample in samples {

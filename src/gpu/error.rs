@@ -19,6 +19,7 @@ const NO_DRIVER: &str = if IS_STATIC {
 
 /// An error of a device.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum GpuError {
     /// There is no device.
     #[error("no GPU found: {NO_DRIVER}")]

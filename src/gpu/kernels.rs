@@ -226,6 +226,7 @@ impl Kernels {
     }
 
     /// These kernels, as on a device whose threads have few registers.
+    #[must_use]
     pub fn with_few_registers(self) -> Kernels {
         Kernels { few_registers: true, ..self }
     }
@@ -264,6 +265,7 @@ impl Gpu {
     }
 
     /// A handle of the device that runs other kernels, and makes the usual choices.
+    #[must_use]
     pub fn with_kernels(&self, kernels: Kernels) -> Gpu {
         Gpu { shared: self.shared.clone(), kernels, choices: RwLock::default(), longest: self.longest }
     }

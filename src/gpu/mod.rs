@@ -318,6 +318,7 @@ impl Gpu {
 
     /// A handle of the device on which buffers may have `bytes` bytes at most, as they may on others. Plans that are not carried out may
     /// have longer ones than the device.
+    #[must_use]
     pub fn with_buffers_of(&self, bytes: u64) -> Gpu {
         Gpu { longest: Some(bytes), ..self.with_kernels(self.kernels) }
     }

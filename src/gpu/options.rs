@@ -5,7 +5,7 @@ use super::{Backend, Place};
 /// Which device `Gpu::open` opens, and how much of it is used. The default is the fastest kind of device, with all that it offers.
 ///
 /// ```
-/// use rullama_train::gpu::GpuOptions;
+/// use rullama_train::GpuOptions;
 ///
 /// let options = GpuOptions { name: Some("H100".into()), ..GpuOptions::default() };
 /// ```

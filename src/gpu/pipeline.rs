@@ -33,29 +33,34 @@ impl Kernel {
     }
 
     /// Adds a matrix of weights of `format`.
+    #[must_use]
     pub fn with_format(mut self, format: &'static str) -> Kernel {
         self.formats.push(format);
         self
     }
 
     /// Sets `override name = value`.
+    #[must_use]
     pub fn with_constant(mut self, name: &'static str, value: u32) -> Kernel {
         self.constants.push((name, value));
         self
     }
 
     /// Sets the sizes for subgroups of `lanes`, a multiple of 4, that are SIMD registers: see [`super::Kernels::software_lanes`].
+    #[must_use]
     pub fn with_lanes(self, lanes: u32) -> Kernel {
         self.with_size("LANES", lanes).with_size("QUADS", lanes / 4)
     }
 
     /// Replaces `{name}` by `value` in the shader's text.
+    #[must_use]
     pub fn with_size(mut self, name: &'static str, value: u32) -> Kernel {
         self.sizes.push((name, value));
         self
     }
 
     /// Sets several sizes at once: see [`Kernel::with_size`].
+    #[must_use]
     pub fn with_sizes(mut self, sizes: impl IntoIterator<Item = (&'static str, u32)>) -> Kernel {
         self.sizes.extend(sizes);
         self

@@ -50,6 +50,7 @@ impl Recipe {
     }
 
     /// A recipe of defaults for the base `base`, for [`crate::run::finetune`]. It has no data files and no output folder.
+    #[must_use]
     pub fn new(base: &str) -> Recipe {
         let required = "model.base = 'tiny'\ndata.train = '-'\noutput.dir = '-'";
         let recipe = Recipe::parse::<&str>(required, Syntax::Toml, "defaults", &[]);

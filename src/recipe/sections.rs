@@ -120,6 +120,7 @@ impl Device {
     }
 
     /// Options that open the recipe's device.
+    #[must_use]
     pub fn options(&self) -> GpuOptions {
         GpuOptions { backend: self.backend, name: self.gpu.clone(), ..GpuOptions::default() }
     }

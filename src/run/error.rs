@@ -14,6 +14,7 @@ use crate::verify;
 
 /// A recipe cannot be run.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum RunError {
     /// The base cannot be opened.
     #[error(transparent)]
@@ -40,6 +41,7 @@ pub enum RunError {
 
 /// An error of a run between its first and its last step.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum DriveError {
     /// A training step or a validation failed.
     #[error(transparent)]

@@ -16,6 +16,7 @@ use crate::train::ranks::Ranks;
 
 /// An adapter could not be trained.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum FinetuneError {
     /// The samples or the settings are invalid.
     #[error(transparent)]

@@ -119,6 +119,7 @@ impl OpenBase {
     }
 
     /// A few everyday questions with answers, in the run's chat template, in pieces of at most `longest` tokens.
+    #[must_use]
     pub fn questions(&self, longest: usize) -> HeldOut {
         let vocab = self.base.config().vocab;
         HeldOut::built_in(&self.tokenizer, (&self.template, self.layout), longest, vocab)

@@ -180,6 +180,7 @@ pub fn schedule(recipe: &Recipe, total_steps: usize) -> Schedule {
 }
 
 /// The metadata in the files of an adapter that `recipe` trained on the base with this fingerprint and digest of the vocabulary.
+#[must_use]
 pub fn write_options<'a>(recipe: &'a Recipe, fingerprint: &'a str, vocabulary: &'a str) -> WriteOptions<'a> {
     WriteOptions {
         base_model: recipe.output.base_model_name.as_deref().unwrap_or(&recipe.model.base),

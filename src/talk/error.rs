@@ -5,6 +5,7 @@ use crate::gpu::GpuError;
 
 /// Why no reply was generated.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum GenerateError {
     /// The device failed.
     #[error(transparent)]

@@ -5,6 +5,7 @@ use crate::gpu::GpuError;
 
 /// An error that stops a run.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum TrainError {
     /// The device failed.
     #[error(transparent)]

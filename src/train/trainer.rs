@@ -99,6 +99,7 @@ impl<'a> Trainer<'a> {
     }
 
     /// Sets the objective. It is the mean cross entropy otherwise.
+    #[must_use]
     pub fn with_objective(self, objective: Objective) -> Trainer<'a> {
         Trainer { objective, ..self }
     }

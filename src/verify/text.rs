@@ -93,6 +93,7 @@ impl HeldOut {
 
     /// Takes a few everyday questions and answers in `template`, or in `layout` where that cannot write them, in pieces of at most `longest`
     /// tokens.
+    #[must_use]
     pub fn built_in(
         tokenizer: &Tokenizer,
         (template, layout): (&Template, &'static BuiltIn),

@@ -1,7 +1,8 @@
 //! Top-level modules of the library import only from modules that src/lib.rs lists before them, and no files of the library or the program
-//! use each other. Functions are short and take few arguments.
+//! use each other. Functions are short and take few arguments. The library shows the listed items alone.
 
 mod circles;
+mod facade;
 mod functions;
 
 use std::fs;
@@ -270,4 +271,83 @@ fn lengths_and_arguments_are_counted() {
         found.iter().map(of).collect::<Vec<_>>(),
         expected.map(|(n, l, c, a)| (n.to_string(), l, c, a))
     );
+}
+
+/// Items that docs.rs shows: those that the examples need, with their errors and settings.
+const SHOWN: [&str; 55] = [
+    "Adapter",
+    "AdapterError",
+    "AdapterPath",
+    "Backend",
+    "Base",
+    "BaseError",
+    "Capacity",
+    "Data",
+    "DatasetError",
+    "Device",
+    "Dropout",
+    "Eval",
+    "Exported",
+    "FinetuneError",
+    "Format",
+    "GenerateError",
+    "Gguf",
+    "Gpu",
+    "GpuError",
+    "GpuOptions",
+    "HeldOut",
+    "IGNORE",
+    "Loaded",
+    "Lora",
+    "MergeType",
+    "MicroBatch",
+    "Model",
+    "Model",
+    "Offload",
+    "OpenBase",
+    "OtherBase",
+    "Output",
+    "Progress",
+    "Recipe",
+    "RecipeError",
+    "Recompute",
+    "RunError",
+    "Sample",
+    "StepMetrics",
+    "Tokenizer",
+    "Train",
+    "TrainError",
+    "Trainer",
+    "VerifyError",
+    "WriteOptions",
+    "compare_merged",
+    "finetune",
+    "generate",
+    "load_adapters",
+    "merge",
+    "samples",
+    "sections",
+    "write_adapter",
+    "write_options",
+    "write_verified",
+];
+
+#[test]
+fn the_library_shows_few_items() {
+    let root = fs::read_to_string("src/lib.rs").expect("the library's root");
+    assert_eq!(
+        facade::unhidden(&root),
+        [""; 0],
+        "modules of src/lib.rs are hidden; re-export what others need"
+    );
+    assert_eq!(facade::shown(&root), SHOWN, "a new item is a promise to others: list it, or keep it hidden");
+}
+
+#[test]
+fn shown_items_are_found_in_every_spelling() {
+    let root = "#[doc(hidden)]\npub mod a;\npub mod b;\n#[doc(hidden)]\n#[cfg(x)]\npub mod c;\n// pub use no::No;\n\
+                pub use a::One;\npub use a::{Two, three as four,\n    five::Six};\n\
+                /// Text.\npub mod inner {\n    pub use crate::b::Seven;\n}\n";
+    assert_eq!(facade::shown(root), ["One", "Seven", "Six", "Two", "four", "inner"]);
+    assert_eq!(facade::unhidden(root), ["b"]);
 }

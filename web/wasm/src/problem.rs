@@ -102,6 +102,7 @@ impl From<DriveError> for Problem {
             DriveError::File(error) => Problem::new(error),
             DriveError::Export(error) => error.into(),
             DriveError::Verify(error) => error.into(),
+            error => Problem::new(error),
         }
     }
 }
