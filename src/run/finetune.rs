@@ -58,7 +58,7 @@ pub fn samples(
     text: &str,
     name: &str,
 ) -> Result<Vec<Sample>, DatasetError> {
-    let options = super::data::options(recipe, base);
+    let options = super::plan::data::options(recipe, base);
     Ok(dataset::parse(text.as_bytes(), name, &base.tokenizer, &options)?.samples)
 }
 

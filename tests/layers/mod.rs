@@ -38,6 +38,33 @@ fn modules_import_only_from_earlier_ones() {
     assert!(wrong.is_empty(), "imports against the order of src/lib.rs:\n{}", wrong.join("\n"));
 }
 
+/// `run::plan` is everything before the first step, `run::drive` the loop.
+#[test]
+fn the_plan_of_a_run_does_not_know_its_loop() {
+    let root = fs::read_to_string("src/run/mod.rs").expect("the module");
+    let (_, exports) = root.split_once("pub use drive::{").expect("it re-exports the loop's items");
+    let mut names: Vec<String> = exports[..exports.find("};").expect("a list")]
+        .split(',')
+        .map(|name| name.trim().to_owned())
+        .collect();
+    names.retain(|name| !name.is_empty());
+    assert!(names.contains(&"Host".to_owned()), "too few items of the loop: {names:?}");
+    names.push("drive".into());
+    let mut wrong = Vec::new();
+    for file in rust_files(Path::new("src/run/plan")) {
+        // As if `run` were the crate.
+        let text = fs::read_to_string(&file).expect("a text");
+        let text = text.replace("crate::run::", "the_run::").replace("crate::", "other::");
+        let text = text.replace("the_run::", "crate::");
+        let inside = file.strip_prefix("src/run").expect("below it").with_extension("");
+        let mut path: Vec<&str> = inside.iter().map(|part| part.to_str().expect("ASCII")).collect();
+        path.pop_if(|last| *last == "mod");
+        let found = parse(&text, &path, &names).into_iter();
+        wrong.extend(found.map(|(line, name)| format!("{}:{line}: {name}", file.display())));
+    }
+    assert!(wrong.is_empty(), "run/plan imports from run/drive:\n{}", wrong.join("\n"));
+}
+
 #[test]
 fn imports_are_found_in_every_spelling() {
     let order = ["words", "base", "gpu", "run"].map(String::from);
@@ -230,8 +257,8 @@ const LONGER: &[(&str, &str)] = &[
     ("src/reference/lora.rs", "backward"),
     ("src/reference/model/backward.rs", "attention_backward"),
     ("src/reference/model/tensors.rs", "from_tensors"),
-    ("src/run/checkpoint/mod.rs", "damage_is_reported"),
-    ("src/run/draft/mod.rs", "settings"),
+    ("src/run/drive/checkpoint/mod.rs", "damage_is_reported"),
+    ("src/run/plan/draft/mod.rs", "settings"),
     ("src/selftest/ops/attention.rs", "packed_samples"),
     ("src/selftest/ops/delta.rs", "samples"),
     ("src/selftest/ops/experts.rs", "product"),

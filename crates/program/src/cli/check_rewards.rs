@@ -5,8 +5,8 @@ use std::time::Instant;
 use anyhow::Result;
 use pollster::block_on;
 use rullama_train::adapter::lora::Adapter;
-use rullama_train::run::grpo::warnings::SPREAD;
 use rullama_train::run::grpo::{Learning, Setup};
+use rullama_train::run::warnings::SPREAD;
 use rullama_train::run::{self, Batches, Phase, RolloutLine};
 use rullama_train::train::Trainer;
 

@@ -220,7 +220,7 @@ impl<'a> Reader<'a> {
 }
 
 /// The recipe's settings for reading samples, except those that a source sets for itself.
-pub(super) fn options<'a>(recipe: &'a Recipe, base: &'a OpenBase) -> Options<'a> {
+pub(in crate::run) fn options<'a>(recipe: &'a Recipe, base: &'a OpenBase) -> Options<'a> {
     let d = &recipe.data;
     Options {
         supervision: recipe.train.objective.name.supervision(),

@@ -1,14 +1,35 @@
 //! The training loop.
 
+pub mod checkpoint;
+mod compared;
+mod effects;
+mod evaluate;
+mod host;
+pub mod metrics;
+pub mod reference;
+mod state;
+mod status;
+mod verdict;
+pub mod warnings;
+
 use std::path::Path;
 
+pub use compared::Compared;
+pub use effects::GENERAL;
+pub use host::{Asked, Finished, Host, Outcome, RunEvent};
+use host::{heard, hearing};
+use metrics::{MetricsEvent, StepMetrics, Timing};
+pub use state::Run;
+use state::observed;
+pub use status::Status;
+pub use verdict::verdict;
 use web_time::Instant;
 
-use super::grpo::warnings;
-use super::host::{heard, hearing};
-use super::metrics::{self, MetricsEvent, StepMetrics, Timing};
-use super::state::observed;
-use super::{Asked, DriveError, Finished, Host, Outcome, Phase, Run, RunEvent, optimizer, take};
+use super::DriveError;
+use super::plan::{
+    Batches, Identity, OpenBase, Phase, PreparedRun, ValidationFile, answers, general, grpo, identity,
+    optimizer, phase, references, rollout_line, take, write_options,
+};
 use crate::data::batch::Step;
 use crate::train::TrainError;
 use crate::train::divergence::Diverged;

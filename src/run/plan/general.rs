@@ -24,6 +24,6 @@ pub(super) fn questions(recipe: &Recipe, base: &OpenBase) -> Vec<(String, Vec<u3
 }
 
 /// Most tokens of an answer to a general question.
-pub(super) fn longest(recipe: &Recipe) -> usize {
+pub(in crate::run) fn longest(recipe: &Recipe) -> usize {
     recipe.eval.max_new_tokens.min(MAX_NEW_TOKENS)
 }

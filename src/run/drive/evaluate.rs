@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use super::answers::Answer;
 use super::compared::Compared;
-use super::grpo::warnings;
 use super::host::{heard, hearing};
 use super::metrics::{Evaluation, MetricsEvent, SampleReply, SourceScores, new_loops};
+use super::warnings;
 use super::{DriveError, Host, Phase, Run, RunEvent, answers};
 use crate::adapter::lora::Adapter;
 use crate::recipe::Metric;

@@ -7,8 +7,8 @@ use crate::data::compare::{self, Supervision};
 use crate::data::dataset::{self, Container, Notice, What};
 use crate::recipe::ObjectiveName;
 use crate::run::OpenBase;
-use crate::run::advice::FEW_STEPS;
 use crate::run::pace::evaluation_tokens;
+use crate::run::plan::advice::FEW_STEPS;
 use crate::words;
 
 /// Settings of a recipe, and the counts that they follow from.

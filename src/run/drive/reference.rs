@@ -16,7 +16,6 @@ use crate::adapter::lora::Adapter;
 use crate::data::batch::{MicroBatch, Sample};
 use crate::files;
 use crate::gpu::GpuError;
-use crate::train::objective::Preference;
 use crate::train::{TrainError, Trainer};
 
 /// The file in the run's folder.
@@ -26,18 +25,6 @@ const MAGIC: &[u8; 8] = b"RLREFER1";
 const WRITE_EVERY: f64 = 20.0;
 
 impl PreparedRun {
-    /// Whether the objective compares with a reference.
-    pub fn needs_reference(&self) -> bool {
-        self.steps.comparing.objective.preference().is_some_and(Preference::needs_reference)
-    }
-
-    /// Whether a step uses each training sample.
-    pub(super) fn used(&self) -> Vec<bool> {
-        let mut used = vec![false; self.data.train.len()];
-        self.steps.plans.iter().flatten().flatten().for_each(|&index| used[index] = true);
-        used
-    }
-
     /// Every sample whose log-probability under the reference is needed: those of the steps, then those of validation.
     fn referred(&self) -> Vec<&Sample> {
         let used = self.used();

@@ -8,7 +8,7 @@ use crate::adapter::lora::Adapter;
 use crate::data::batch::{Capacity, MicroBatch};
 use crate::recipe::{DataFormat, Recipe};
 use crate::talk::metrics::Question;
-use crate::train::objective::Grpo;
+use crate::train::objective::{Grpo, Preference};
 use crate::train::{TrainError, Trainer};
 
 /// Samples, steps and prompts of a run.
@@ -96,6 +96,18 @@ impl PreparedRun {
             positions,
             advice,
         })
+    }
+
+    /// Whether the objective compares with a reference.
+    pub fn needs_reference(&self) -> bool {
+        self.steps.comparing.objective.preference().is_some_and(Preference::needs_reference)
+    }
+
+    /// Whether a step uses each training sample.
+    pub(in crate::run) fn used(&self) -> Vec<bool> {
+        let mut used = vec![false; self.data.train.len()];
+        self.steps.plans.iter().flatten().flatten().for_each(|&index| used[index] = true);
+        used
     }
 
     /// The samples of the steps.

@@ -10,7 +10,6 @@ mod kept;
 mod lengths;
 mod logps;
 mod setup;
-pub mod warnings;
 
 pub use batches::Learning;
 pub use setup::Setup;
