@@ -28,6 +28,19 @@ fn functions(device: vk::Device) -> Functions {
     all.as_ref().and_then(|all| all.get(&device)).copied().expect("it is set before the device is used")
 }
 
+/// Whether the driver supports the cooperative matrices that it lists, for which wgpu does not ask: llvmpipe lists them on CPUs with vectors
+/// of 128 bits too, such as those of arm64, and refuses to open the device with them.
+pub(super) fn supports_matrices(adapter: &wgpu::Adapter) -> bool {
+    // SAFETY: the handles are only read while the adapter lives.
+    let Some(hal) = (unsafe { adapter.as_hal::<Hal>() }) else { return true };
+    let mut matrices = vk::PhysicalDeviceCooperativeMatrixFeaturesKHR::default();
+    let mut features = vk::PhysicalDeviceFeatures2::default().push_next(&mut matrices);
+    let instance = hal.shared_instance().raw_instance();
+    // SAFETY: the physical device is that of the adapter, which lists matrices, and so has Vulkan 1.1 and their extension.
+    unsafe { instance.get_physical_device_features2(hal.raw_physical_device(), &mut features) };
+    matrices.cooperative_matrix == vk::TRUE
+}
+
 /// Whether every kernel can be required to have subgroups of 32 lanes, on a device that has other sizes too.
 pub(super) fn can_be_required(adapter: &wgpu::Adapter) -> bool {
     let info = adapter.get_info();

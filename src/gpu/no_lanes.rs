@@ -1,5 +1,9 @@
 //! Subgroups of a required size are a matter of Vulkan.
 
+pub(super) fn supports_matrices(_: &wgpu::Adapter) -> bool {
+    true
+}
+
 pub(super) fn can_be_required(_: &wgpu::Adapter) -> bool {
     false
 }

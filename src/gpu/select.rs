@@ -21,7 +21,9 @@ pub(super) fn cooperative_matrices(adapter: &wgpu::Adapter) -> Option<Matrices> 
                 && p.ab_type == wgpu::CooperativeScalarType::F16
                 && p.cr_type == wgpu::CooperativeScalarType::F32
         };
-        adapter.features().contains(COOPERATIVE) && adapter.cooperative_matrix_properties().iter().any(fits)
+        adapter.features().contains(COOPERATIVE)
+            && adapter.cooperative_matrix_properties().iter().any(fits)
+            && lanes::supports_matrices(adapter)
     };
     let lanes = match info.backend {
         // wgpu does not know the size on Metal. Apple's GPUs have 32. wgpu reports matrices for AMD and Intel too, which lack them.
