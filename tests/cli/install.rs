@@ -1,5 +1,7 @@
-//! The files of a release that install the program, rendered from one list, and the install script run over archives on this disk.
+//! The files of a release that install the program, rendered from one list, the install script run over archives on this disk, and the
+//! completion that bash gets.
 
+use std::path::Path;
 use std::process::{Command, Output};
 
 use serde_json::Value as Json;
@@ -100,4 +102,36 @@ pub fn script(place: Place) {
     let made = Command::new("chmod").current_dir(&place.dir).args(["+x", "tools/ldd"]).status();
     assert!(made.expect("chmod").success());
     refused("…install.sh: cannot download …-unknown-linux-musl.tar.gz; check the network\n");
+}
+
+/// In bash, which splits words at colons, names of models are completed before, at and behind one.
+pub fn completed(place: Place) {
+    place.stored_tiny("gemma4/e2b");
+    let program = place.command(&[]);
+    let complete = |words: &str, current: &str| {
+        let script = format!(
+            "source <(rullama-train completions bash); COMP_LINE='rullama-train {words}' COMP_WORDS=(rullama-train {})
+            COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); _rullama_train rullama-train '{current}' '' 2>/dev/null; echo \"${{COMPREPLY[*]}}\"",
+            words.replace(':', " : ").replace('=', " = "),
+        );
+        let mut command = Command::new("bash");
+        command.current_dir(&place.dir).args(["-c", &script]);
+        for (name, value) in program.get_envs() {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+        let folder = Path::new(program.get_program()).parent().expect("a folder").display();
+        command.env("PATH", format!("{folder}:{}", std::env::var("PATH").expect("set")));
+        let (stdout, stderr) = texts(&command.output().expect("bash"));
+        assert!(stderr.is_empty(), "{words}: {stderr}");
+        stdout.trim_end().to_owned()
+    };
+    assert_eq!(complete("chat gem", "gem"), "gemma4:e2b");
+    assert_eq!(complete("chat gemma4:", ""), "e2b");
+    assert_eq!(complete("chat gemma4:e", "e"), "e2b");
+    assert_eq!(complete("merge x --base=gemma4:e", "e"), "e2b");
+    assert_eq!(complete("merge x --base=ti", "ti"), "tiny");
+    assert_eq!(complete("insp", "insp"), "inspect");
 }

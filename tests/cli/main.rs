@@ -100,6 +100,8 @@ const TESTS: &[Test] = &[
     (Needs::Nothing, "commands for people print one object with --json", agents::json),
     #[cfg(target_os = "linux")]
     (Needs::Nothing, "the script installs what it has the digest of", install::script),
+    #[cfg(target_os = "linux")]
+    (Needs::Nothing, "bash completes names of models around their colon", install::completed),
     (Needs::Nothing, "make-data keeps sources, and drops by rules", make_data::make_data),
     (Needs::Nothing, "a data set of the Hub is found by its split or its files", hub::samples),
     (

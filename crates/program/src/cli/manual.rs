@@ -25,6 +25,33 @@ pub struct ManArgs {
     dir: Option<PathBuf>,
 }
 
+/// Bash splits words at colons and equal signs, which the names of models have. This joins them for clap's function, and cuts from its answers
+/// the part that stays on the line.
+const JOINED_WORDS: &str = r#"
+_rullama_train() {
+    local rest=$COMP_LINE words=() last=-1 joined= i
+    for ((i = 0; i <= COMP_CWORD; i++)); do
+        joined=
+        if ((last >= 0)) && [[ $rest != [[:space:]]* ]]; then
+            joined=${words[last]}
+        else
+            ((last += 1))
+        fi
+        words[last]=$joined${COMP_WORDS[i]}
+        rest=${rest#*"${COMP_WORDS[i]}"}
+    done
+    # Behind a colon, the current word is the colon.
+    [[ ${COMP_WORDS[COMP_CWORD]} =~ ^[:=]+$ ]] && joined=${words[last]}
+    words[last]=$joined$2
+    local COMP_WORDS=("${words[@]}") COMP_CWORD=$last
+    _clap_complete_rullama_train "$1" "$joined$2" "$3"
+    COMPREPLY=("${COMPREPLY[@]#"$joined"}")
+}
+_rullama_train_options=$(complete -p rullama-train)
+eval "${_rullama_train_options/_clap_complete_rullama_train/_rullama_train}"
+unset _rullama_train_options
+"#;
+
 /// Prints the completion script of a shell. It asks this program, which knows the models on the machine.
 pub fn completions(command: &Command, args: &CompletionsArgs) -> Result<()> {
     let name = command.get_name();
@@ -32,6 +59,9 @@ pub fn completions(command: &Command, args: &CompletionsArgs) -> Result<()> {
     let shell = shells.completer(&args.shell).expect("clap has checked the name");
     let mut script = Vec::new();
     shell.write_registration("COMPLETE", name, name, name, &mut script)?;
+    if args.shell == "bash" {
+        script.extend_from_slice(JOINED_WORDS.as_bytes());
+    }
     // A closed stdout is not an error.
     let _ = std::io::stdout().write_all(&script);
     Ok(())
