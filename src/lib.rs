@@ -119,6 +119,8 @@ pub mod report;
 pub mod reference;
 
 #[doc(hidden)]
+pub mod cases;
+
 pub mod selftest;
 
 // The items that are documented; tests/layers counts them. A device:

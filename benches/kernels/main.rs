@@ -20,10 +20,8 @@ use rullama_train::gpu::profile::KernelTime;
 use rullama_train::gpu::{Gpu, GpuOptions, Recorder};
 use rullama_train::ops::op::{OPS, Variant};
 
-use checks::check::Outcome;
-use checks::{
-    adamw, attention, coop, cross_entropy, elementwise, half, half_heads, linear, lora, rms_norm, short_conv,
-};
+use checks::check::{self, Outcome};
+use checks::{attention, coop, half, half_heads, linear, of_table};
 use peak::Peak;
 use work::{Size, Timed};
 
@@ -50,8 +48,10 @@ const ROWS: &[Variant] = &[Variant::F32, Variant::F16, Variant::Coop8];
 const COOP16: &[Variant] = &[Variant::Coop16];
 const PACKED: &[Variant] = &[Variant::Packed];
 const ALL: &[GgmlType] = &GgmlType::SUPPORTED;
-const ATTENTION: &[fn(&Gpu) -> Outcome] =
-    &[|gpu| attention::forward_and_backward(gpu, &[32, 64, 128, 256, 512]), attention::large_scores];
+const ATTENTION: &[fn(&Gpu) -> Outcome] = &[
+    |gpu| attention::forward_and_backward(gpu, &[32, 64, 128, 256, 512]),
+    |gpu| check::of_table(gpu, "attention", "large scores"),
+];
 
 const BENCHES: [Bench; 17] = [
     bench("linear", F32, &[|gpu| linear::forward(gpu, ALL), |gpu| linear::backward(gpu, ALL)], work::linear),
@@ -62,20 +62,25 @@ const BENCHES: [Bench; 17] = [
         work::linear,
     ),
     bench("linear", COOP16, &[coop::forward, coop::backward], work::coop_linear),
-    bench("lora", F32, &[linear::adapter_products, lora::gradient], work::lora),
+    bench(
+        "lora",
+        F32,
+        &[linear::adapter_products, |gpu| check::of_table(gpu, "lora", "gradients")],
+        work::lora,
+    ),
     bench("lora", COOP16, &[coop::adapter], work::coop_lora),
     bench("attention", ROWS, ATTENTION, work::attention),
     bench("attention", COOP16, ATTENTION, work::coop_attention),
-    bench("rms_norm", F32, &[rms_norm::forward, rms_norm::backward], work::rms_norm),
+    bench("rms_norm", F32, &[|gpu| of_table(gpu, "rms_norm")], work::rms_norm),
     bench("rms_norm", PACKED, &[half::norms], work::coop_norm),
-    bench("rope", F32, &[elementwise::rope_both_ways], work::rope),
+    bench("rope", F32, &[|gpu| of_table(gpu, "rope")], work::rope),
     bench("heads", PACKED, &[half_heads::forward, half_heads::backward], work::coop_heads),
-    bench("gated", F32, &[elementwise::gated_both_ways], work::gated),
+    bench("gated", F32, &[|gpu| of_table(gpu, "gated")], work::gated),
     bench("gated", PACKED, &[half::gated], work::coop_gated),
-    bench("short_conv", F32, &[short_conv::both_ways], work::short_conv),
-    bench("cross_entropy", F32, &[cross_entropy::forward, cross_entropy::backward], work::cross_entropy),
+    bench("short_conv", F32, &[|gpu| of_table(gpu, "short_conv")], work::short_conv),
+    bench("cross_entropy", F32, &[|gpu| of_table(gpu, "cross_entropy")], work::cross_entropy),
     bench("cross_entropy", PACKED, &[half::cross_entropy], work::coop_cross_entropy),
-    bench("adamw", F32, &[adamw::ten_steps], work::adamw),
+    bench("adamw", F32, &[|gpu| of_table(gpu, "adamw")], work::adamw),
 ];
 
 /// Timed tries; the best counts.

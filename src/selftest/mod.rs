@@ -3,19 +3,18 @@
 //! Every operation runs on small, odd sizes and is compared with f64; two small models train some steps beside the f64 reference;
 //! memory is copied and compared. Outputs hold a poison before, so that a driver that reports success and writes nothing is seen.
 //!
-//! [`usable`] is the short form for the first use of a device, [`ops::CHECKS`], [`model::Golden`], [`memory::copy`] and
-//! [`speed::measure`] are the parts of the long one.
+//! [`usable`] is the short form for the first use of a device, [`cases::of_selftest`], [`model::Golden`], [`memory::copy`] and [`speed::measure`] are
+//! the parts of the long one.
 
-mod bench;
 pub mod memory;
 pub mod model;
-pub mod ops;
 pub mod speed;
 
-use bench::Bench;
 use model::Golden;
-use ops::{CHECKS, Check};
 
+use crate::cases;
+use crate::cases::bench::Bench;
+use crate::cases::case::Case;
 use crate::gpu::{Gpu, GpuError, Kernels, Tier};
 
 /// Bytes that the short form copies.
@@ -24,26 +23,29 @@ const SHORT_COPY: usize = 1 << 20;
 const SHORT: [(&str, &str); 3] =
     [("linear", "products"), ("adamw", "AdamW, clipping, norms"), ("attention", "forward and backward")];
 
-/// Runs one check on the kernels of `gpu`; returns the largest error as a share of what is allowed.
+/// Runs the small shapes of one case on the kernels of `gpu`; returns the largest error as a share of what is allowed.
 ///
 /// # Errors
 /// A description of the first mismatch.
-pub async fn run(gpu: &Gpu, check: &Check) -> Result<f64, String> {
+pub async fn run(gpu: &Gpu, case: &Case) -> Result<f64, String> {
     let mut bench = Bench::new(gpu);
-    (check.run)(&mut bench).map_err(|error| error.to_string())?;
+    record(&mut bench, case).map_err(|error| error.to_string())?;
     bench.verdict().await
 }
 
-/// Compiles the kernels of `checks` in parallel.
+/// Compiles the kernels of the small shapes of `cases` in parallel.
 ///
 /// # Errors
 /// The device's error.
-pub fn compile<'c>(gpu: &Gpu, checks: impl Iterator<Item = &'c Check>) -> Result<(), GpuError> {
+pub fn compile<'c>(gpu: &Gpu, mut cases: impl Iterator<Item = &'c Case>) -> Result<(), GpuError> {
     let mut bench = Bench::ahead(gpu);
-    for check in checks {
-        (check.run)(&mut bench)?;
-    }
+    cases.try_for_each(|case| record(&mut bench, case))?;
     bench.compile()
+}
+
+fn record(bench: &mut Bench, case: &Case) -> Result<(), GpuError> {
+    let [small, _] = case.shapes.counts();
+    (0..small).try_for_each(|shape| case.shapes.run(bench, shape))
 }
 
 /// Kernels that compute wrongly.
@@ -111,15 +113,14 @@ async fn in_both(gpu: &Gpu, kernels: Kernels, golden: &Golden) -> Option<[f64; 2
 /// A software renderer compiles slowly, and has no driver for a GPU that could be wrong: it runs the first two checks only.
 async fn short(gpu: &Gpu, golden: &Golden) -> Result<(), String> {
     let wanted = if gpu.is_software() { &SHORT[..2] } else { &SHORT };
-    let checks =
-        || CHECKS.iter().filter(|check| check.is_for(gpu) && wanted.contains(&(check.op, check.name)));
-    compile(gpu, checks()).map_err(|error| error.to_string())?;
+    let cases = || cases::of_selftest(gpu).filter(|case| wanted.contains(&(case.op, case.name)));
+    compile(gpu, cases()).map_err(|error| error.to_string())?;
     memory::copy(gpu, SHORT_COPY).await.map_err(|reason| format!("a copy of memory: {reason}"))?;
     if !gpu.is_software() {
         golden.check(gpu, 1).await.map_err(|reason| format!("a small model: {reason}"))?;
     }
-    for check in checks() {
-        run(gpu, check).await.map_err(|reason| format!("{}: {reason}", check.op))?;
+    for case in cases() {
+        run(gpu, case).await.map_err(|reason| format!("{}: {reason}", case.op))?;
     }
     Ok(())
 }

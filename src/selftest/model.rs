@@ -7,13 +7,13 @@ use crate::base::gguf::value::{Array, Value};
 use crate::base::gguf::writer::{self, Entry};
 use crate::base::quantize::quantize;
 use crate::base::{Base, GgmlType, Gguf, Module};
+use crate::cases::inputs::{values, wide};
 use crate::data::batch::{IGNORE, MicroBatch, Sample, Step};
 use crate::gpu::{Gpu, Tier};
 use crate::model::Model;
 use crate::model::plan::Recompute;
 use crate::ops::adamw::AdamW;
 use crate::reference::{self, model as truth};
-use crate::selftest::bench::{values, wide};
 use crate::train::{Capacity, Dropout, Optimizer, Trainer};
 
 /// Width: one block of a K-quant.

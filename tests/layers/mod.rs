@@ -227,6 +227,9 @@ const LONGER: &[(&str, &str)] = &[
     ("crates/program/src/cli/eval.rs", "run"),
     ("crates/program/src/cli/train/mod.rs", "train"),
     ("src/adapter/merge/mod.rs", "convert"),
+    ("src/cases/attention.rs", "both_ways"),
+    ("src/cases/delta.rs", "both_ways"),
+    ("src/cases/experts.rs", "product"),
     ("src/data/dataset/messages.rs", "message"),
     ("src/data/dataset/notice_words.rs", "reading"),
     ("src/data/template/go/parse.rs", "commands"),
@@ -259,9 +262,6 @@ const LONGER: &[(&str, &str)] = &[
     ("src/reference/model/tensors.rs", "from_tensors"),
     ("src/run/drive/checkpoint/mod.rs", "damage_is_reported"),
     ("src/run/plan/draft/mod.rs", "settings"),
-    ("src/selftest/ops/attention.rs", "packed_samples"),
-    ("src/selftest/ops/delta.rs", "samples"),
-    ("src/selftest/ops/experts.rs", "product"),
 ];
 
 #[test]

@@ -1,20 +1,13 @@
-//! The gradient norm, clipping, and the steps that read them.
+//! Gradients that are not finite.
 
 use libtest_mimic::Failed;
 use pollster::block_on;
 use rullama_train::gpu::Gpu;
 use rullama_train::ops::adamw::{self, AdamW, Clip, ClipState, Shard};
 use rullama_train::ops::update_norm::{Taken, UpdateNorm};
-use rullama_train::reference;
 
-use super::check::{Check, Outcome, Tolerance, run, values, wide};
+use super::check::{Outcome, run, values};
 
-/// The squares are summed in stripes of 4096 by 64 threads: an error of some ε.
-const NORM: Tolerance = Tolerance { norm: 5e-7, relative: 5e-7, absolute: 0.0 };
-/// Ten steps of ten roundings each. Parameters start at the size of a step, so that a wrong step shows.
-const STEPS: Tolerance = Tolerance { norm: 1e-6, relative: 2e-6, absolute: 2e-6 };
-/// The update is recomputed from rounded moments and parameters.
-const UPDATE: Tolerance = Tolerance { norm: 5e-6, relative: 5e-6, absolute: 0.0 };
 /// A weight decay of the same order as the steps.
 const ADAM: AdamW = AdamW { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.3 };
 const LEARNING_RATE: f64 = 1e-2;
@@ -82,83 +75,6 @@ fn gradients(step: u64) -> Vec<Vec<f32>> {
         .iter()
         .map(|&len| values(7, len).iter().zip(noise(len)).map(|(x, n)| 0.1 * (x + 0.3 * n)).collect())
         .collect()
-}
-
-/// Ten steps with and without clipping, norm and factor included.
-pub fn ten_steps(gpu: &Gpu) -> Outcome {
-    let mut norms = Check::new("grad_norm", NORM);
-    let mut updates = Check::new("update_norm", UPDATE);
-    let mut adams = Check::new("adamw", STEPS);
-    let mut sgds = Check::new("sgd", STEPS);
-    // The norm is about 0.1·√(70 260·(1 + 0.09)/3) = 16: clipped to a quarter, not clipped, never clipped.
-    for max_norm in [4.0, 100.0, 0.0] {
-        for adam in [true, false] {
-            let device = Device::new(gpu)?;
-            let mut x: Vec<Vec<f64>> =
-                device.read(gpu, &device.parameters)?.iter().map(|x| wide(x)).collect();
-            let (mut m, mut v) = (SHARDS.map(|len| vec![0.0; len]), SHARDS.map(|len| vec![0.0; len]));
-            for step in 1..=10 {
-                let gradients = gradients(step);
-                device.gradients.iter().zip(&gradients).for_each(|(buffer, g)| gpu.write(buffer, g));
-                device.step(gpu, max_norm, step, adam)?;
-                let mut g: Vec<Vec<f64>> = gradients.iter().map(|g| wide(g)).collect();
-                let limit = if max_norm > 0.0 { max_norm } else { f64::INFINITY };
-                let mut slices: Vec<&mut [f64]> = g.iter_mut().map(|g| &mut g[..]).collect();
-                let norm = reference::adamw::clip(&mut slices, limit);
-                let old = x.clone();
-                for i in 0..SHARDS.len() {
-                    if adam {
-                        let AdamW { beta1, beta2, epsilon, weight_decay } = ADAM;
-                        reference::adamw::adamw(
-                            &mut x[i],
-                            &g[i],
-                            &mut m[i],
-                            &mut v[i],
-                            step,
-                            LEARNING_RATE,
-                            beta1,
-                            beta2,
-                            epsilon,
-                            weight_decay,
-                        );
-                    } else {
-                        reference::adamw::sgd(&mut x[i], &g[i], LEARNING_RATE, 0.3);
-                    }
-                }
-                let name = format!("max_norm={max_norm} step={step}");
-                let state = block_on(gpu.read::<ClipState>(&device.clip.state, 1))?[0];
-                let factor = (limit / (norm + 1e-6)).min(1.0);
-                norms.close(
-                    &name,
-                    3,
-                    &wide(&[state.norm, state.factor, state.finite]),
-                    &[norm, factor, 1.0],
-                )?;
-                let moved =
-                    x.concat().iter().zip(old.concat()).map(|(x, old)| (x - old).powi(2)).sum::<f64>();
-                let size = x.concat().iter().map(|x| x * x).sum::<f64>();
-                let found = wide(&[state.update_norm, state.parameter_norm]);
-                updates.close(&name, 2, &found, &[moved.sqrt(), size.sqrt()])?;
-                let check = if adam { &mut adams } else { &mut sgds };
-                for (what, buffers, expected) in
-                    [("x", &device.parameters, &x[..]), ("m", &device.first, &m), ("v", &device.second, &v)]
-                {
-                    for (i, found) in device.read(gpu, buffers)?.iter().enumerate() {
-                        check.close(
-                            &format!("{what} of buffer {i} {name}"),
-                            SHARDS[i],
-                            &wide(found),
-                            &expected[i],
-                        )?;
-                    }
-                }
-            }
-        }
-    }
-    norms.done()?;
-    updates.done()?;
-    adams.done()?;
-    sgds.done()
 }
 
 /// One infinite or NaN gradient, or a norm that exceeds f32: parameters and moments stay as they are.

@@ -14,7 +14,7 @@ use super::check::{Block, Check, Held, Outcome, Tolerance, run, scaled, sum, val
 use super::linear::{random_weight, widths};
 
 /// Operands rounded to f16: 2^-11 each, and sums of up to 1024 products in f32.
-pub const HALF: Tolerance = Tolerance { norm: 1e-3, relative: 2e-3, absolute: 2e-3 };
+pub const HALF: Tolerance = Tolerance::new(1e-3, 2e-3, 2e-3);
 
 /// Rows of very different size, as in a model's activations and gradients.
 pub fn rows(seed: u64, height: usize, width: usize, exponents: bool) -> Vec<f32> {

@@ -2,6 +2,7 @@
 
 use rullama_train::base::config::Activation;
 use rullama_train::base::formats::GgmlType;
+use rullama_train::cases::block::POISON;
 use rullama_train::gpu::Gpu;
 use rullama_train::ops::Rows;
 use rullama_train::ops::Unfinished;
@@ -20,11 +21,11 @@ use rullama_train::ops::rms_norm::Norm;
 use rullama_train::ops::rope::Table;
 use rullama_train::reference;
 
-use super::check::{Block, Check, Held, Outcome, Tolerance, UNTOUCHED, run, scaled, sum, values, wide};
+use super::check::{Block, Check, Held, Outcome, Tolerance, run, scaled, sum, values, wide};
 use super::linear::{random_weight, widths};
 
 /// A norm and a few sums.
-const SUMS: Tolerance = Tolerance { norm: 2e-6, relative: 4e-6, absolute: 4e-6 };
+const SUMS: Tolerance = Tolerance::new(2e-6, 4e-6, 4e-6);
 const EPS: f32 = 1e-6;
 /// Factor on the queries.
 const SCORE_SCALE: f32 = 0.375;
@@ -190,7 +191,7 @@ fn heads_case(
     let q_table = Table::new(gpu, &frequencies, f64::from(SCORE_SCALE), past + rows)?;
     let k_table = Table::new(gpu, &frequencies, 1.0, past + rows)?;
     let ring = rows + 2;
-    let cache = Cache::new(gpu.upload("cache", &vec![UNTOUCHED; ring * 2 * keys])?, ring);
+    let cache = Cache::new(gpu.upload("cache", &vec![POISON; ring * 2 * keys])?, ring);
     let before = gpu.upload("past", &[past as u32])?;
     let layer = Heads {
         heads: h,
@@ -213,7 +214,7 @@ fn heads_case(
     if columns(&found, width + z_width, queries, rest) != columns(&all, width + z_width, queries, rest) {
         return Err(format!("{name}: the raw keys, values or z were written").into());
     }
-    let mut expected = vec![f64::from(UNTOUCHED); ring * 2 * keys];
+    let mut expected = vec![f64::from(POISON); ring * 2 * keys];
     if own {
         let k = turned_and_normed(&members[1], &k_weight, g);
         let v = normed_if(norms == Norms::All, &members[if k_eq_v { 1 } else { 2 }], None);
@@ -226,7 +227,7 @@ fn heads_case(
     let found = wide(&pollster::block_on(gpu.read::<f32>(&cache.buffer, ring * 2 * keys))?);
     for (row, (found, expected)) in found.chunks(2 * keys).zip(expected.chunks(2 * keys)).enumerate() {
         let case = format!("{name}: cache row {row}");
-        match expected.iter().all(|&e| e == f64::from(UNTOUCHED)) {
+        match expected.iter().all(|&e| e == f64::from(POISON)) {
             true if found == expected => {}
             true => return Err(format!("{case} was written").into()),
             false => check.close(&case, 2 * keys, found, expected)?,

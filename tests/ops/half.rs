@@ -22,8 +22,8 @@ use rullama_train::reference::cross_entropy::Adjusted;
 use super::check::{Block, Check, Outcome, Tolerance, run, values, wide};
 
 /// Rounding to f16, relative to the largest value of the row.
-pub(super) const HALF: Tolerance = Tolerance { norm: 5e-4, relative: 1e-3, absolute: 1e-3 };
-const F32: Tolerance = Tolerance { norm: 2e-6, relative: 1e-5, absolute: 1e-6 };
+pub(super) const HALF: Tolerance = Tolerance::new(5e-4, 1e-3, 1e-3);
+const F32: Tolerance = Tolerance::new(2e-6, 1e-5, 1e-6);
 pub(super) const EPS: f32 = 1e-6;
 
 /// Rows and widths: less than a matrix, odd, as wide as a model's.

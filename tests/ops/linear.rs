@@ -8,20 +8,13 @@ use rullama_train::ops::Weight;
 use rullama_train::ops::linear::tiled::{self as linear, LowRank};
 use rullama_train::reference;
 
+pub use rullama_train::cases::inputs::widths;
+
 use super::check::{Block, Check, Held, Margins, Outcome, Tolerance, run, scaled, sum, values, wide};
 use super::coop::{HALF, leveled, rows};
 
 /// Rounding of sums of up to 1024 products in f32: about ε·√K = 6e-8·32 at worst.
-const PRODUCT: Tolerance = Tolerance { norm: 2e-6, relative: 2e-6, absolute: 2e-6 };
-
-/// Odd multiples of the smallest width that rows of `ty` can have.
-pub fn widths(ty: GgmlType) -> [usize; 3] {
-    match ty.block_len() {
-        1 => [4, 20, 4 * 63],
-        32 => [32, 3 * 32, 5 * 32],
-        _ => [256, 2 * 256, 3 * 256],
-    }
-}
+const PRODUCT: Tolerance = Tolerance::new(2e-6, 2e-6, 2e-6);
 
 /// A random weight on the device, and its values from the decoder of src/base.
 ///
@@ -74,7 +67,7 @@ const fn case(
 }
 
 /// One token and several blocks of 64 tokens; `N` below, above and between multiples of 64 and of 4; views.
-pub const CASES: [Case; 7] = [
+pub static CASES: [Case; 7] = [
     case(1, 0, 68, None, false, 1.0, [(0, 0), (0, 0)]),
     case(1, 2, 131, Some(4), true, 1.0, [(0, 0), (0, 0)]),
     case(7, 1, 200, Some(4), true, 0.37, [(4, 0), (8, 12)]),

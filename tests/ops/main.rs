@@ -4,19 +4,15 @@
 
 mod adamw;
 mod attention;
-mod cached_attention;
 mod check;
 mod coop;
-mod cross_entropy;
 mod cuda;
 mod cuda_lora;
 mod decoding;
-mod delta;
 mod distill;
-mod elementwise;
+mod dropout;
 mod embedding;
 mod experts;
-mod gates;
 #[path = "../common/gpu.rs"]
 mod gpu;
 mod half;
@@ -24,20 +20,18 @@ mod half_heads;
 mod half_long;
 mod half_pairs;
 mod half_readers;
-mod latent;
 mod linear;
-mod lora;
 mod matvec;
 mod pending;
 mod random;
 mod rms_norm;
 mod selftest;
-mod short_conv;
 mod sums;
 mod tiles;
 mod verdict;
 
 use rullama_train::base::formats::GgmlType::{self, *};
+use rullama_train::cases;
 use rullama_train::gpu::Gpu;
 use rullama_train::ops::op::{OPS, Variant, find};
 
@@ -79,8 +73,6 @@ const GPUS: &[Variant] = &[Variant::Plain, Variant::F16, Variant::Coop8];
 /// Kernels of rows, without matrices.
 const TILED_ROWS: &[Variant] = &[Variant::Plain, Variant::F16];
 const TILES: &[Variant] = &[Variant::Coop16, Variant::Cuda];
-const ATTENTION: &[Variant] =
-    &[Variant::F32, Variant::Plain, Variant::F16, Variant::Coop8, Variant::Coop16, Variant::Cuda];
 
 const ALL: &[GgmlType] = &GgmlType::SUPPORTED;
 /// One format of each kind, and those of most files.
@@ -91,7 +83,7 @@ const OTHERS: &[GgmlType] = &[
 ];
 
 /// Formats of which each kernel is tested on a software renderer, one of each kind of grid among them. The kernels read all others alike,
-/// by three functions that "decoders are exact" and "forward" of products test.
+/// by three functions that "decoders of every format" and "forward" of products test.
 const MANY: &[GgmlType] = &[
     GgmlType::F32,
     F16,
@@ -114,8 +106,7 @@ const MANY: &[GgmlType] = &[
 ];
 const RARE: &[GgmlType] = &[IQ2_XXS, IQ2_XS, IQ3_S, IQ1_S, IQ1_M, TQ1_0, TQ2_0, NVFP4, Q1_0, Q2_0];
 
-const CASES: [Case; 148] = [
-    case("adamw", "ten steps of adamw and sgd, with clipping", F32, adamw::ten_steps),
+const CASES: [Case; 118] = [
     case("adamw", "gradients that are not finite", F32, adamw::non_finite),
     case("argmax", "the likeliest token", F32, decoding::likeliest),
     case("argmax", "the likeliest tokens of rows", F32, decoding::likeliest_of_rows),
@@ -133,7 +124,7 @@ const CASES: [Case; 148] = [
         attention::forward_and_backward(&few_registers(gpu), &[32, 64, 100, 256, 512])
     }),
     case("attention", "large scores, few registers", TILED_ROWS, |gpu| {
-        attention::large_scores(&few_registers(gpu))
+        check::of_table(&few_registers(gpu), "attention", "large scores")
     }),
     slow("attention", "forward and backward, other head sizes", GPUS, |gpu| {
         attention::forward_and_backward(gpu, &[32, 64, 256])
@@ -141,46 +132,23 @@ const CASES: [Case; 148] = [
     case("attention", "forward and backward", TILES, |gpu| {
         attention::forward_and_backward(gpu, &[32, 64, 96, 128, 192, 256, 512])
     }),
-    case("attention", "large scores", ATTENTION, attention::large_scores),
     case("block_end", "the end of a block", F32, decoding::residual_and_next),
     case("block_end", "many threads per row", F32, |gpu| split(gpu, decoding::residual_and_next)),
-    case("cached_attention", "forward", F32, cached_attention::forward),
-    case("cached_attention", "forward, keys split", F32, |gpu| split(gpu, cached_attention::forward)),
-    case("cached_attention", "forward, the last workgroup adds up", F32, cached_attention::arriving),
+    case("cached_attention", "forward, keys split", F32, |gpu| split(gpu, over_a_cache)),
+    case("cached_attention", "forward, the last workgroup adds up", F32, arriving),
     case("cached_gated", "feed-forward and per-layer inputs", F32, decoding::gates),
     case("cached_gated", "many threads per column", F32, |gpu| split(gpu, decoding::gates)),
-    case("bias", "added to some columns", F32, elementwise::biases),
-    case("rms_norm", "of some columns", F32, elementwise::norms_of_columns),
-    case("rms_norm", "that passes rows on", F32, elementwise::norms_that_pass),
+    case("rms_norm", "that passes rows on", F32, rms_norm::passing),
     case("cached_heads", "queries, keys and values into the cache", F32, decoding::heads_and_cache),
-    case("columns", "to others and back", F32, elementwise::columns_copied),
-    case("cross_entropy", "forward", F32, cross_entropy::forward),
-    case("cross_entropy", "backward", F32, cross_entropy::backward),
-    case("cross_entropy", "softcap alone", F32, cross_entropy::softcap),
     case("cross_entropy", "losses, gradients of logits", PACKED, half::cross_entropy),
-    case("delta", "forward and backward", F32, delta::forward_and_backward),
-    case("delta", "forward and backward", COOP16, delta::on_matrices),
-    case("delta", "forward and backward", CUDA, delta::in_cuda),
-    case("delta", "backward of the norm and the gates", F32, gates::normed),
-    case("delta", "in passes that continue each other", F32, delta::carried),
-    case("delta", "decays and rates of extreme size", F32, delta::extreme_gates),
-    case("short_conv", "forward and backward", F32, short_conv::both_ways),
-    case("short_conv", "in passes that continue each other", F32, short_conv::continued),
-    case("latent", "heads of latent vectors", F32, latent::both_ways),
-    case("distill", "losses and gradients, both ways", F32, distill::both_ways),
     case("distill", "sums of the teacher", F32, distill::of_teacher),
-    case("dropout", "masks", F32, elementwise::dropout_masks),
+    case("dropout", "shares of masks", F32, dropout::masks),
     case("dropout", "masks of the inputs of experts' adapters", F32, experts::dropout::masks),
-    case("embedding", "decoders are exact", F32, embedding::decodes_exactly),
     case("embedding", "forward", F32, embedding::forward),
-    case("embedding", "rows of activations, and backward", F32, embedding::gather_and_backward),
     case("embedding", "the longest binding", COOP16, embedding::longest_binding),
     case("experts", "choice, weights and scores of the router", F32, experts::routing::routers),
     case("experts", "tokens sorted", F32, experts::routing::groups),
     case("experts", "biases", F32, experts::biases::biases),
-    case("experts", "the gate of a shared one", F32, gates::shared_experts),
-    case("gated", "forward and backward", F32, elementwise::gated_both_ways),
-    case("gated", "gates of extreme size", F32, elementwise::extreme_gates),
     case("gated", "forward and backward, packed", PACKED, half::gated),
     case("gated", "experts, and back to tokens", &[Variant::F32, Variant::Coop16], experts::gated::whole),
     case("heads", "forward", PACKED, half_heads::forward),
@@ -250,8 +218,9 @@ const CASES: [Case; 148] = [
     case("linear", "experts", HALF, |gpu| experts::products::products(gpu, COMMON)),
     slow("linear", "experts, other formats", HALF, |gpu| experts::products::products(gpu, OTHERS)),
     case("linear", "experts", TILES, |gpu| experts::products::products(gpu, ALL)),
-    case("lora", "gradient", EXACT, lora::gradient),
-    case("lora", "gradient, sums split", PLAIN, |gpu| split(gpu, lora::gradient)),
+    case("lora", "gradient, sums split", PLAIN, |gpu| {
+        split(gpu, |gpu| check::of_table(gpu, "lora", "gradients"))
+    }),
     case("lora", "products", COOP16, coop::adapter_products),
     case("lora", "products, sums split", COOP16, |gpu| split(gpu, coop::adapter_products)),
     case("lora", "products with A", CUDA, cuda_lora::forward),
@@ -279,17 +248,13 @@ const CASES: [Case; 148] = [
     case("matvec", "experts in short passes", F32, experts::products::short),
     case("norm_add", "forward", PACKED, half::residuals),
     case("norm_add", "waiting for the next norm", PACKED, pending::norms),
-    case("output_gate", "forward and backward", F32, gates::output_gates),
     case("per_layer", "inputs of all layers", F32, decoding::per_layer_inputs),
     case("per_layer", "inputs of one layer", EXACT, decoding::inputs_of_a_layer),
     case("random", "blocks of weights", F32, random::blocks),
-    case("rms_norm", "forward", EXACT, rms_norm::forward),
-    case("rms_norm", "backward", EXACT, rms_norm::backward),
     case("rms_norm", "no norm in the place of one", EXACT, rms_norm::identity),
     case("rms_norm", "a row that overflows is not finite", EXACT, rms_norm::overflow),
     case("rms_norm", "forward and backward, packed", PACKED, half::norms),
     case("rms_norm", "packed, of more rows than one dimension of workgroups has", PACKED, half_long::rows),
-    case("rope", "forward and backward", F32, elementwise::rope_both_ways),
     case("row_status", "the likeliest token", F32, verdict::top1),
     case(
         "row_status",
@@ -305,7 +270,6 @@ const CASES: [Case; 148] = [
         verdict::lost_rows_with_gradients,
     ),
     case("row_status", "the counts of a step", F32, verdict::tally),
-    case("scale", "in place", F32, elementwise::scale_in_place),
 ];
 
 /// Ops that only other ops' tests run: packing and partial sums in products, row factors in products in f16, and the norms of updates in
@@ -317,7 +281,8 @@ fn main() -> std::process::ExitCode {
     assert!(ALL.iter().all(|ty| MANY.contains(ty) != RARE.contains(ty)), "each format is in one list");
     for op in OPS.iter().filter(|op| !WITHIN_OTHERS.contains(&op.name)) {
         for variant in op.variants {
-            let tested = CASES.iter().any(|case| case.op == op.name && case.variants.contains(variant));
+            let own = CASES.iter().any(|case| case.op == op.name && case.variants.contains(variant));
+            let tested = own || of_table().any(|case| case.op == op.name && case.variants.contains(variant));
             assert!(tested, "{} [{variant}] has no test", op.name);
         }
     }
@@ -333,7 +298,19 @@ fn main() -> std::process::ExitCode {
         let test = move |variant: &Variant| gpu::Test::new(name.clone(), *variant, case.run).slow(case.slow);
         case.variants.iter().map(test)
     });
-    gpu::run(tests.chain(selftest::tests()).collect())
+    let table = of_table().flat_map(|case| {
+        let test = |variant: &Variant| {
+            let name = format!("{}/{}", case.op, case.name);
+            gpu::Test::new(name, *variant, |gpu| check::all_shapes(gpu, case))
+        };
+        case.variants.iter().map(test)
+    });
+    gpu::run(tests.chain(table).chain(selftest::tests()).collect())
+}
+
+/// Cases with shapes or tolerances that the self-test does not have.
+fn of_table() -> impl Iterator<Item = &'static cases::case::Case> {
+    cases::all().filter(|case| case.shapes.counts()[1] > 0)
 }
 
 /// Runs a test with every product cut into as many parts as its sum allows.
@@ -344,4 +321,13 @@ fn split(gpu: &Gpu, test: Run) -> check::Outcome {
 /// The device with the kernels of GPUs whose threads have few registers.
 fn few_registers(gpu: &Gpu) -> Gpu {
     gpu.with_kernels(gpu.kernels().with_few_registers())
+}
+
+fn over_a_cache(gpu: &Gpu) -> check::Outcome {
+    check::of_table(gpu, "cached_attention", "over a cache")
+}
+
+/// With keys split, of which the last workgroup of each block of queries adds up the parts.
+fn arriving(gpu: &Gpu) -> check::Outcome {
+    over_a_cache(&gpu.with_kernels(gpu.kernels().filling(1 << 20).ordering_storage()))
 }

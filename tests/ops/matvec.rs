@@ -2,6 +2,7 @@
 
 use rullama_train::base::config::Activation;
 use rullama_train::base::formats::GgmlType;
+use rullama_train::cases::block::POISON;
 use rullama_train::gpu::Gpu;
 use rullama_train::ops::Unfinished;
 use rullama_train::ops::Weight;
@@ -12,12 +13,12 @@ use rullama_train::ops::matvec::{self, Down};
 use rullama_train::ops::rms_norm::Norm;
 use rullama_train::reference;
 
-use super::check::{Block, Check, Held, Outcome, Tolerance, UNTOUCHED, run, scaled, values, wide};
+use super::check::{Block, Check, Held, Outcome, Tolerance, run, scaled, values, wide};
 use super::decoding::{Adapter, norm};
 use super::linear::{random_weight, widths};
 
 /// As in linear.rs.
-const PRODUCT: Tolerance = Tolerance { norm: 2e-6, relative: 2e-6, absolute: 2e-6 };
+const PRODUCT: Tolerance = Tolerance::new(2e-6, 2e-6, 2e-6);
 
 /// One call.
 struct Case {
@@ -88,7 +89,7 @@ pub fn wide_rows(gpu: &Gpu, formats: &[GgmlType]) -> Outcome {
 }
 
 /// Tolerance of products in bytes: integers round x by at most half of 1/32639 of the largest of 16 values.
-const BYTES: Tolerance = Tolerance { norm: 5e-5, relative: 2e-4, absolute: 2e-4 };
+const BYTES: Tolerance = Tolerance::new(5e-5, 2e-4, 2e-4);
 
 /// Products of one row in bytes, which the end of a block or a gate left, alone and side by side, and with an adapter's `A`.
 pub fn in_bytes(gpu: &Gpu) -> Outcome {
@@ -203,7 +204,7 @@ fn forward_case(gpu: &Gpu, [check, z_check]: &mut [Check; 2], case: &Case) -> Ou
         z_check.close(&name, rank, &columns(y_width + gap, rank), &expected)?;
     }
     let between = [columns(n, y_width - n), columns(y_width, gap)].concat();
-    match between.iter().all(|&v| v == f64::from(UNTOUCHED)) {
+    match between.iter().all(|&v| v == f64::from(POISON)) {
         true => Ok(()),
         false => Err(format!("{name}: something between y and z was written").into()),
     }

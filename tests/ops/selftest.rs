@@ -1,22 +1,23 @@
-//! The self-test's own checks: each passes on sound kernels, and each planted fault is seen by the check that is there for it.
+//! The self-test's own cases: each passes on sound kernels, and each planted fault is seen by the case that is there for it.
 
 use std::time::Instant;
 
 use libtest_mimic::Failed;
 use pollster::block_on;
+use rullama_train::cases;
+use rullama_train::cases::case::Case;
 use rullama_train::gpu::{Fault, Gpu};
 use rullama_train::ops::op::{OPS, Variant};
 use rullama_train::selftest::model::Golden;
-use rullama_train::selftest::ops::{CHECKS, Check, Needs};
 use rullama_train::selftest::{self, memory};
 
 use super::check::Outcome;
 use super::gpu::Test;
 
-/// Ops that run only within other checks, and the one that is measured.
+/// Ops that run only within other cases, and the one that is measured.
 const WITHIN_OTHERS: [&str; 5] = ["pack", "partial_sums", "peak", "row_factors", "update_norm"];
 
-/// A wrong kernel: what goes wrong, the check that must see it, the shader, and the change of its text.
+/// A wrong kernel: what goes wrong, the case that must see it, the shader, and the change of its text.
 struct Planted {
     what: &'static str,
     seen_by: (&'static str, &'static str),
@@ -536,34 +537,20 @@ const COOP16_FAULTS: [Planted; 5] = [
 
 pub fn tests() -> Vec<Test> {
     for op in OPS.iter().filter(|op| !WITHIN_OTHERS.contains(&op.name)) {
-        assert!(CHECKS.iter().any(|check| check.op == op.name), "the self-test has no check of {}", op.name);
+        assert!(of_selftest().any(|case| case.op == op.name), "the self-test has no case of {}", op.name);
     }
     let mut tests = Vec::new();
-    for check in &CHECKS {
-        let variants: &[Variant] = match (check.needs, check.op) {
-            (Needs::Any, "attention") => {
-                &[Variant::F32, Variant::Plain, Variant::F16, Variant::Coop8, Variant::Coop16, Variant::Cuda]
-            }
-            (Needs::Any, "linear" | "lora") => {
-                &[Variant::F32, Variant::Plain, Variant::F16, Variant::Coop8, Variant::Coop16]
-            }
-            (Needs::Any, "gated") => &[Variant::F32, Variant::Coop16],
-            (Needs::Any, _) => &[Variant::F32],
-            (Needs::Rows, _) => &[Variant::F32, Variant::Plain, Variant::F16, Variant::Coop8],
-            (Needs::Tiles, "linear" | "lora") => &[Variant::Coop16],
-            (Needs::Tiles, _) => &[Variant::Packed],
-            (Needs::Cuda, _) => &[Variant::Cuda],
-        };
-        let run = |gpu: &Gpu| sound(gpu, check);
-        let name = format!("self-test/{}: {}", check.op, check.name);
+    for case in of_selftest() {
+        let run = |gpu: &Gpu| sound(gpu, case);
+        let name = format!("self-test/{}: {}", case.op, case.name);
         // The kernels of GPUs compile for a minute on a software renderer, and other tests run them there.
-        let slow = |variant| match check.name {
+        let slow = |variant| match case.name {
             "products in every format" => variant != Variant::F32,
             "a softcap" => [Variant::Plain, Variant::F16].contains(&variant),
             _ => false,
         };
         let test = |variant: &Variant| Test::new(name.clone(), *variant, run).slow(slow(*variant));
-        tests.extend(variants.iter().map(test));
+        tests.extend(case.variants.iter().map(test));
     }
     tests.push(Test::new("self-test/a copy of memory", Variant::F32, copies));
     for variant in [Variant::F32, Variant::F16, Variant::Coop8, Variant::Coop16] {
@@ -602,21 +589,28 @@ fn planted_tests() -> Vec<Test> {
     tests
 }
 
-fn sound(gpu: &Gpu, check: &Check) -> Outcome {
-    let worst = block_on(selftest::run(gpu, check))?;
-    println!("{}: {}: worst {:.0} % of what is allowed", check.op, check.name, 100.0 * worst);
+/// The cases of the self-test, on any kernels.
+fn of_selftest() -> impl Iterator<Item = &'static Case> {
+    cases::all().filter(|case| case.shapes.counts()[0] > 0)
+}
+
+fn sound(gpu: &Gpu, case: &Case) -> Outcome {
+    let worst = block_on(selftest::run(gpu, case))?;
+    println!("{}: {}: worst {:.0} % of what is allowed", case.op, case.name, 100.0 * worst);
     Ok(())
 }
 
-/// Every fault makes its check red. One whose text is in no kernel changes nothing, and is missed.
+/// Every fault makes its case red. One whose text is in no kernel changes nothing, and is missed.
 fn faults(gpu: &Gpu, faults: &[Planted]) -> Outcome {
     let mut missed = Vec::new();
     for Planted { what, seen_by, fault } in faults {
-        let own = |check: &&Check| (check.op, check.name) == *seen_by;
-        let check = CHECKS.iter().find(own).ok_or(format!("there is no check {seen_by:?}"))?;
+        let own = |case: &&Case| (case.op, case.name) == *seen_by;
+        // Kernels beside products on tiles run without those, too.
+        let case = cases::of_selftest(gpu).find(own).or_else(|| of_selftest().find(own));
+        let case = case.ok_or(format!("there is no case {seen_by:?}"))?;
         let started = Instant::now();
         gpu.plant(Some(*fault));
-        let found = block_on(selftest::run(gpu, check));
+        let found = block_on(selftest::run(gpu, case));
         gpu.plant(None);
         let reported = gpu.take_reported();
         gpu.check()?;

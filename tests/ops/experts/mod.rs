@@ -20,8 +20,8 @@ use rullama_train::reference::{self, Routing};
 
 use super::check::{Block, Tolerance, run, values, wide};
 
-const EXACT: Tolerance = Tolerance { norm: 2e-6, relative: 2e-6, absolute: 2e-6 };
-const HALF: Tolerance = Tolerance { norm: 1e-3, relative: 2e-3, absolute: 2e-3 };
+const EXACT: Tolerance = Tolerance::new(2e-6, 2e-6, 2e-6);
+const HALF: Tolerance = Tolerance::new(1e-3, 2e-3, 2e-3);
 const NONE: u32 = u32::MAX;
 
 fn tolerance(gpu: &Gpu) -> Tolerance {

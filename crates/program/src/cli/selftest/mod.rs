@@ -9,10 +9,10 @@ use std::time::Instant;
 use anyhow::Result;
 use clap::Args;
 use pollster::block_on;
+use rullama_train::cases;
 use rullama_train::files;
 use rullama_train::gpu::{Backend, Gpu, GpuOptions, KernelSetting};
 use rullama_train::selftest::model::Golden;
-use rullama_train::selftest::ops::CHECKS;
 use rullama_train::selftest::speed::{self, Speed};
 use rullama_train::selftest::{self, memory};
 use serde_json::json;
@@ -97,8 +97,8 @@ fn test(gpu: &Gpu, spinner: &Progress) -> Findings {
     let started = Instant::now();
     let copied = if gpu.is_software() { 16 << 20 } else { 64 << 20 };
     let mut outcomes = Vec::new();
-    let checks = || CHECKS.iter().filter(|check| check.is_for(gpu));
-    let all = checks().count() + BESIDE;
+    let cases = || cases::of_selftest(gpu);
+    let all = cases().count() + BESIDE;
     let mut note = |name: String, test: &dyn Fn() -> Result<Option<f64>, String>| {
         spinner.set_message(format!("check {} of {all}, {name}", outcomes.len() + 1));
         let started = Instant::now();
@@ -112,11 +112,11 @@ fn test(gpu: &Gpu, spinner: &Progress) -> Findings {
         outcomes.push(Outcome { name, wrong, margin, seconds: started.elapsed().as_secs_f64() });
     };
     note("kernels: compiled".into(), &|| {
-        selftest::compile(gpu, checks()).map(|()| None).map_err(|error| error.to_string())
+        selftest::compile(gpu, cases()).map(|()| None).map_err(|error| error.to_string())
     });
-    for check in checks() {
-        let name = format!("{}: {}", check.op, check.name);
-        note(name, &|| block_on(selftest::run(gpu, check)).map(Some));
+    for case in cases() {
+        let name = format!("{}: {}", case.op, case.name);
+        note(name, &|| block_on(selftest::run(gpu, case)).map(Some));
     }
     for (name, golden) in [("dense", Golden::dense as fn() -> Golden), ("mixture", Golden::mixture)] {
         let name = format!("{name} model: gradients, {STEPS} steps");

@@ -1,13 +1,15 @@
 //! Products with frozen weights of every format, and with the adapter's matrices, in rows of f32.
 
+use super::bench::Bench;
+use super::inputs::{pcg, plus, values, wide};
+use super::tolerance::F32;
 use crate::base::Tensor;
 use crate::base::formats::GgmlType;
 use crate::gpu::GpuError;
 use crate::ops::linear::tiled::{self, LowRank};
 use crate::ops::matvec::{self, Down};
-use crate::ops::{embedding, lora, random};
-use crate::reference::{embedding as embedding_reference, linear};
-use crate::selftest::bench::{Bench, F32, pcg, plus, values, wide};
+use crate::ops::random;
+use crate::reference::linear;
 
 /// Rows of a matrix: an odd number.
 pub const ROWS: usize = 71;
@@ -60,60 +62,6 @@ fn products(b: &mut Bench, ty: GgmlType, [n, k]: [usize; 2]) -> Result<(), GpuEr
     })?;
     b.expect(format!("{} [{n}, {k}]: x·Wᵀ", ty.name()), &y, y_expected, tolerance);
     b.expect(format!("{} [{n}, {k}]: dy·W", ty.name()), &dx, dx_expected, tolerance);
-    Ok(())
-}
-
-/// Gradients of the adapter's matrices, added to earlier ones: `dB += -2·dyᵀ·z`, `dA += uᵀ·x`.
-pub fn adapter(b: &mut Bench) -> Result<(), GpuError> {
-    let (tokens, rank, n) = (67, 12, 132);
-    let (dy, z) = (values(1, tokens * n), values(2, tokens * rank));
-    let (db, da) = (values(3, n * rank), values(4, rank * n));
-    let product = linear::gradient(&wide(&dy), &wide(&z), n, rank);
-    let db_expected = plus(&wide(&db), -2.0, &product);
-    let da_expected = plus(&wide(&da), 1.0, &linear::gradient(&wide(&z), &wide(&dy), rank, n));
-    let (dy, z) = (b.input_view(n, &dy)?, b.input_view(rank, &z)?);
-    let (db, da) = (b.param(rank, &db)?, b.param(n, &da)?);
-    b.run(|rec| {
-        lora::gradient(rec, &db, dy.view(), z.view(), -2.0, tokens);
-        lora::gradient(rec, &da, z.view(), dy.view(), 1.0, tokens);
-    })?;
-    b.expect_param("dB", &db, db_expected, F32);
-    b.expect_param("dA", &da, da_expected, F32);
-    Ok(())
-}
-
-/// Whole rows of a matrix of every format, exact: scales below the smallest normal f16 included.
-pub fn decoders(b: &mut Bench) -> Result<(), GpuError> {
-    for ty in GgmlType::SUPPORTED {
-        let (rows, k) = (130, columns(ty));
-        let (weight, truth) = b.weight(ty, rows, k)?;
-        let ids = b.gpu.upload("self-test", &(0..rows as u32).collect::<Vec<_>>())?;
-        let y = b.output(k, rows)?;
-        b.run(|rec| embedding::forward(rec, y.rows(), &ids, 0, &weight, 0, 1.0, rows))?;
-        b.expect(format!("{}, decoded", ty.name()), &y, truth, 0.0);
-    }
-    Ok(())
-}
-
-/// Rows of activations gathered by number, and their gradients scattered; other rows stay.
-pub fn rows_by_number(b: &mut Bench) -> Result<(), GpuError> {
-    let (tokens, width) = (67, 36);
-    let ids: Vec<u32> = (0..tokens as u32).rev().step_by(3).collect();
-    let count = ids.len();
-    let (x, dy, before) = (values(1, tokens * width), values(2, count * width), values(3, tokens * width));
-    let gathered = embedding_reference::gather(&wide(&x), &ids, width);
-    let scattered = embedding_reference::scatter(&wide(&dy), &ids, width, tokens);
-    let kept = |row: usize| if ids.contains(&(row as u32)) { None } else { Some(row) };
-    let dx_expected: Vec<f64> =
-        (0..tokens * width).map(|i| kept(i / width).map_or(scattered[i], |_| f64::from(before[i]))).collect();
-    let (x, dy, dx) = (b.input(width, &x)?, b.input(width, &dy)?, b.in_out(width, &before)?);
-    let (y, numbers) = (b.output(width, count)?, b.gpu.upload("self-test", &ids)?);
-    b.run(|rec| {
-        embedding::forward(rec, y.rows(), &numbers, 0, &x.rows().as_weight(tokens), 0, 1.0, count);
-        embedding::backward(rec, dx.rows(), &numbers, 0, dy.rows(), count);
-    })?;
-    b.expect("gathered", &y, gathered, 0.0);
-    b.expect("scattered", &dx, dx_expected, 0.0);
     Ok(())
 }
 

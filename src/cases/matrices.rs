@@ -1,8 +1,12 @@
 //! Operations beside products on matrices of 16×16, which read or write f16 tiles, and those products.
 
-use super::elementwise::{EPS, norm};
+use super::bench::Bench;
+use super::block::Block;
+use super::cross_entropy::{SOFTCAP, WARM, targets};
+use super::inputs::{plus, values, wide};
 use super::products::{ROWS, SHORT, columns};
-use super::training::{SOFTCAP, WARM, targets};
+use super::rms_norm::{EPS, norm};
+use super::tolerance::{F16, F32};
 use crate::base::config::Activation;
 use crate::base::formats::GgmlType;
 use crate::gpu::GpuError;
@@ -23,7 +27,6 @@ use crate::ops::rope::Table;
 use crate::ops::row_status::Verdicts;
 use crate::reference;
 use crate::reference::cross_entropy::Adjusted;
-use crate::selftest::bench::{Bench, Block, F16, F32, plus, values, wide};
 
 /// Rows and columns: no multiples of 16 or 64.
 const SHAPE: (usize, usize) = (67, 132);
@@ -31,7 +34,7 @@ const SHAPE: (usize, usize) = (67, 132);
 const RANK: usize = 16;
 
 fn room(b: &Bench, height: usize, width: usize) -> Result<Packed, GpuError> {
-    Packed::new(b.gpu, "self-test", height, width)
+    Packed::new(b.gpu, "case", height, width)
 }
 
 /// The tiles as rows of f32.
@@ -143,7 +146,7 @@ pub fn heads_both_ways(b: &mut Bench) -> Result<(), GpuError> {
         };
         let norm = Norm { of_rows, behind_rotation: !of_rows, ..norm(b, &w)? };
         let table = Table::new(b.gpu, &frequencies, 1.0, 13)?;
-        let on_device = b.gpu.upload("self-test", &positions)?;
+        let on_device = b.gpu.upload("case", &positions)?;
         let (x, y) = (b.input(width, &x)?, room(b, tokens, width)?);
         let x = x.rows().clone().into();
         b.run(|rec| heads::forward(rec, &y, &x, &norm, Some((&on_device, &table)), count, tokens))?;
@@ -167,7 +170,7 @@ fn heads_normed(b: &mut Bench) -> Result<(), GpuError> {
     let straight = reference::rope::backward(&wide(&dy), &positions, &frequencies, count);
     let dx_expected = reference::rms_norm::backward(&straight, &wide(&x), Some(&weight), size, eps);
     let (norm, table) = (norm(b, &w)?, Table::new(b.gpu, &frequencies, 1.0, 13)?);
-    let positions = b.gpu.upload("self-test", &positions)?;
+    let positions = b.gpu.upload("case", &positions)?;
     let (x, dy) = (b.input(width, &x)?, b.input(width, &dy)?);
     let (y, dx) = (room(b, tokens, width)?, room(b, tokens, width)?);
     let turn = Some((&positions, &table));
@@ -194,9 +197,9 @@ pub fn losses(b: &mut Bench) -> Result<(), GpuError> {
     let losses_expected = reference::cross_entropy::forward(&wide(&logits), &ids, cap, vocab);
     let expected = reference::cross_entropy::backward(&wide(&factors), &wide(&logits), &ids, cap, vocab);
     let (logits, losses) = (b.input(vocab, &logits)?, b.output(8, 1)?);
-    let (ids, factors) = (b.gpu.upload("self-test", &ids)?, b.gpu.upload("self-test", &factors)?);
+    let (ids, factors) = (b.gpu.upload("case", &ids)?, b.gpu.upload("case", &factors)?);
     let hidden = b.input(4, &vec![1.0; 4 * rows])?;
-    let (status, dlogits) = (b.gpu.buffer("self-test", 4 * rows as u64)?, room(b, rows, vocab)?);
+    let (status, dlogits) = (b.gpu.buffer("case", 4 * rows as u64)?, room(b, rows, vocab)?);
     let chunk = Chunk {
         logits: logits.rows(),
         rows,
@@ -299,7 +302,7 @@ pub fn adapter_in_cuda(b: &mut Bench) -> Result<(), GpuError> {
 
 fn adapter_of(b: &mut Bench, tokens: usize, n: usize) -> Result<(), GpuError> {
     // Every other row has a scale of its own.
-    let of_row = |(i, value)| if i / n % 2 == 0 { value } else { 6.0 * value };
+    let of_row = |(i, value): (usize, f32)| if (i / n).is_multiple_of(2) { value } else { 6.0 * value };
     let x: Vec<f32> = values(1, tokens * n).into_iter().enumerate().map(of_row).collect();
     let (a, up) = (values(2, RANK * n), values(3, n * RANK));
     let (thin, before_a, before_b) = (values(4, tokens * RANK), values(5, RANK * n), values(6, n * RANK));

@@ -1,7 +1,10 @@
 //! The operations between the products of decoding: heads, ends of blocks, gates, per-layer inputs, the likeliest token.
 
-use super::elementwise::{EPS, norm};
+use super::bench::Bench;
+use super::inputs::{plus, values, wide};
 use super::products::columns;
+use super::rms_norm::{EPS, norm};
+use super::tolerance::{BYTES, F32};
 use crate::base::config::Activation;
 use crate::base::formats::GgmlType;
 use crate::gpu::GpuError;
@@ -15,7 +18,6 @@ use crate::ops::rms_norm::Norm;
 use crate::ops::rope::Table;
 use crate::ops::{Unfinished, Up, cached_gated, cached_heads, per_layer};
 use crate::reference::{gated, linear, rms_norm, rope};
-use crate::selftest::bench::{BYTES, Bench, F32, plus, values, wide};
 
 /// Rank of the adapters.
 const RANK: usize = 8;
@@ -37,7 +39,7 @@ impl Adapter {
             all.extend((0..RANK).flat_map(|r| b.chunks(RANK).map(move |row| row[r])));
             all.resize((all.len() + 1).next_multiple_of(64), f32::NAN);
         }
-        let buffer = bench.gpu.upload("self-test", &all)?;
+        let buffer = bench.gpu.upload("case", &all)?;
         Ok(Adapter { z: values(60, rows * outputs.len() * RANK), b, buffer, offsets })
     }
 
@@ -92,10 +94,10 @@ pub fn heads(b: &mut Bench) -> Result<(), GpuError> {
     let products = b.in_out(width + adapter.width(), &adapter.beside(&raw, width))?;
     let (q_norm, k_norm) = (norm(b, &q_weight)?, norm(b, &k_weight)?);
     let table = Table::new(b.gpu, &frequencies, 1.0, past + rows)?;
-    let v_norm = Norm::new(b.gpu, "self-test", None, size, EPS)?;
+    let v_norm = Norm::new(b.gpu, "case", None, size, EPS)?;
     let stored = b.output(2 * keys, ring)?;
     let cache = Cache::new(stored.rows().buffer.clone(), ring);
-    let before = b.gpu.upload("self-test", &[past as u32])?;
+    let before = b.gpu.upload("case", &[past as u32])?;
     let layer = Heads {
         heads,
         kv_heads,

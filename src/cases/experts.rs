@@ -1,12 +1,16 @@
 //! Mixtures of experts: the router, rows grouped by expert, their products, gates and gradients, and the way back to tokens.
 
+use super::bench::Bench;
+use super::block::Block;
+use super::inputs::{plus, values, wide};
 use super::products::columns;
+use super::tolerance::{F16, F32, Tolerance};
 use crate::base::config::{Activation, Experts, Gating};
 use crate::base::formats::{GgmlType, dequantize, random_blocks};
 use crate::gpu::GpuError;
 use crate::ops::Rows;
 use crate::ops::experts::bias::Biases;
-use crate::ops::experts::{combine, groups::Groups, router, shared};
+use crate::ops::experts::{combine, groups::Groups, router};
 use crate::ops::gated::{grouped as gated, grouped_coop16 as gated_on_matrices};
 use crate::ops::linear::cuda::grouped::{self as linear_in_cuda, Input};
 use crate::ops::linear::cuda::{Panels, product_bytes};
@@ -15,9 +19,7 @@ use crate::ops::linear::grouped_coop16 as linear_on_matrices;
 use crate::ops::lora::grouped as lora;
 use crate::ops::matvec::grouped as matvec;
 use crate::ops::pack::{Packed, grouped as pack};
-use crate::ops::pass::{Pass, Scratch};
 use crate::reference::{self, Routing};
-use crate::selftest::bench::{Bench, Block, F16, F32, plus, values, wide};
 
 /// Experts, and tokens: several tiles for some experts, padding in every last one.
 const EXPERTS: Experts = Experts {
@@ -85,7 +87,7 @@ impl Grouped {
         choices.flat_map(|(row, choice)| of(row, choice)).collect()
     }
 
-    fn expect(&self, b: &mut Bench, name: &str, block: &Block, values: Vec<f64>, tolerance: f64) {
+    fn expect(&self, b: &mut Bench, name: &str, block: &Block, values: Vec<f64>, tolerance: Tolerance) {
         b.expect_rows(name, block, |row| self.rows[row].is_some(), values, tolerance);
     }
 }
@@ -123,7 +125,7 @@ fn weight(b: &Bench, ty: GgmlType, n: usize, k: usize) -> Result<(ExpertWeight, 
     let shape = [EXPERTS.count, n, k];
     let bytes = random_blocks(ty, shape.iter().product::<usize>() / ty.block_len(), 9);
     let truth = wide(&dequantize(ty, &bytes));
-    Ok((ExpertWeight::upload(b.gpu, "self-test", ty, shape, &bytes)?, truth))
+    Ok((ExpertWeight::upload(b.gpu, "case", ty, shape, &bytes)?, truth))
 }
 
 /// `y = 0.5·x·W_eᵀ + 0.75·z·B_eᵀ` of gathered tokens, and `dx = dy·W_e + u·A_e` of grouped rows, in formats that experts have.
@@ -174,9 +176,9 @@ fn product(b: &mut Bench, g: &Grouped, ty: GgmlType, backward: bool, in_cuda: bo
     let source = if backward { Source::Rows(x.view()) } else { Source::Tokens(x.view()) };
     let (groups, to) = (&g.groups, Columns::all(y.view()));
     if b.gpu.kernels().reads_tiles() {
-        let packed = Packed::new(b.gpu, "self-test", g.rows.len(), input)?;
-        let thin = Packed::new(b.gpu, "self-test", g.rows.len(), RANK)?;
-        let of_tokens = Packed::new(b.gpu, "self-test", TOKENS, input)?;
+        let packed = Packed::new(b.gpu, "case", g.rows.len(), input)?;
+        let thin = Packed::new(b.gpu, "case", g.rows.len(), RANK)?;
+        let of_tokens = Packed::new(b.gpu, "case", TOKENS, input)?;
         let panels = Panels::new(b.gpu, 2 * product_bytes(n, k, RANK))?;
         b.run(|rec| {
             pack::pack(rec, &packed, source, input, groups, TOKENS);
@@ -284,14 +286,14 @@ pub fn gates(b: &mut Bench) -> Result<(), GpuError> {
     let inputs = b.input(2 * f, &g.rows(2 * f, |choice| of(&gate_up, 2 * f, choice)))?;
     let dy_rows = b.input(f, &g.rows(f, |choice| of(&dy, f, choice)))?;
     let scale_rows = b.input(EXPERTS.count, &scales)?;
-    let dweights = Rows::new(b.gpu, "self-test", 1, choices)?;
+    let dweights = Rows::new(b.gpu, "case", 1, choices)?;
     let from = [dy_rows.rows(), inputs.rows(), scale_rows.rows()];
     let groups = &g.groups;
     let (out, back) = (b.output(f, g.rows.len())?, b.output(2 * f, g.rows.len())?);
     let packed_kernels = b.gpu.kernels().reads_tiles();
     if packed_kernels {
-        let packed = Packed::new(b.gpu, "self-test", g.rows.len(), f)?;
-        let packed_back = Packed::new(b.gpu, "self-test", g.rows.len(), 2 * f)?;
+        let packed = Packed::new(b.gpu, "case", g.rows.len(), f)?;
+        let packed_back = Packed::new(b.gpu, "case", g.rows.len(), 2 * f)?;
         b.run(|rec| {
             gated_on_matrices::forward(rec, &packed, inputs.rows(), activation, groups, TOKENS);
             gated_on_matrices::backward(rec, (&packed_back, &dweights), from, activation, groups, TOKENS);
@@ -359,8 +361,8 @@ pub fn biases(b: &mut Bench) -> Result<(), GpuError> {
     let rows = b.in_out(d, &g.rows(d, |choice| wide(&x[choice * d..][..d])))?;
     let (to, dy) = (b.in_out(d, &y)?, b.input(d, &dy)?);
     let scales = b.input(EXPERTS.count, &scales)?;
-    let found = Rows { buffer: b.gpu.upload("self-test", &before)?, stride: choices, start: 0 };
-    let biases = Biases::new(b.gpu.upload("self-test", &held)?, d);
+    let found = Rows { buffer: b.gpu.upload("case", &before)?, stride: choices, start: 0 };
+    let biases = Biases::new(b.gpu.upload("case", &held)?, d);
     b.run(|rec| {
         biases.add(rec, rows.rows(), &g.groups, TOKENS);
         biases.add_summed(rec, to.rows(), scales.rows(), &g.groups, TOKENS);
@@ -370,32 +372,6 @@ pub fn biases(b: &mut Bench) -> Result<(), GpuError> {
     g.expect(b, "rows", &rows, expected, F32);
     b.expect("sums of tokens", &to, summed, F32);
     b.expect_start("gradients of weights", &found.buffer, dweights, F32);
-    Ok(())
-}
-
-/// The gated output of a shared expert, and its gradients.
-pub fn shared_gate(b: &mut Bench) -> Result<(), GpuError> {
-    let width = 68;
-    let scores: Vec<f32> = values(1, TOKENS).iter().map(|x| 8.0 * x).collect();
-    let [x, routed, dy] = [2, 3, 4].map(|seed| values(seed, TOKENS * width));
-    let y_expected = plus(&reference::gated::rows_forward(&wide(&x), &wide(&scores)), 1.0, &wide(&routed));
-    let (dx_expected, dscores_expected) =
-        reference::gated::rows_backward(&wide(&dy), &wide(&x), &wide(&scores));
-    let scratch = Scratch::for_products(b.gpu, None)?;
-    let (scores, x) = (b.input(1, &scores)?, b.input(width, &x)?);
-    let (routed, dy) = (b.input(width, &routed)?, b.input(width, &dy)?);
-    let (y, dx, dscores) = (b.output(width, TOKENS)?, b.output(width, TOKENS)?, b.output(1, TOKENS)?);
-    b.run(|rec| {
-        let [scores, x, routed, dy] = [&scores, &x, &routed, &dy].map(|block| block.rows().clone().into());
-        let [to, dx, dscores] = [&y, &dx, &dscores].map(|block| block.rows().clone().into());
-        let p = &mut Pass::new(rec, TOKENS, &scratch);
-        shared::forward(p, &to, &routed, &x, &scores);
-        shared::backward_scores(p, &dscores, &dy, &x, &scores);
-        shared::backward(p, &dx, &dy, &scores);
-    })?;
-    b.expect("y", &y, y_expected, F32);
-    b.expect("dx", &dx, dx_expected, F32);
-    b.expect("dscores", &dscores, dscores_expected, F32);
     Ok(())
 }
 

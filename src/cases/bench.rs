@@ -1,0 +1,317 @@
+//! One case under way: it makes buffers, runs kernels, and notes what they must have written.
+
+use std::cell::RefCell;
+
+use super::block::{self, Block, Layout, Margins, POISON, Place};
+use super::inputs::wide;
+use super::tolerance::{EXACT, F16, F32, Tolerance};
+use crate::base::formats::{GgmlType, dequantize, random_blocks};
+use crate::gpu::{Gpu, GpuError, Recorder, Tier};
+use crate::ops::pack::Packed;
+use crate::ops::{Param, Weight};
+
+/// Margins of 4 columns.
+const BOTH: Margins = (4, 4);
+
+/// The expected values of one buffer.
+struct Expected {
+    name: String,
+    layout: Layout,
+    width: usize,
+    values: Vec<f64>,
+    /// Numbers of values that are compared together, with their tolerances.
+    pieces: Vec<(usize, Tolerance)>,
+}
+
+/// One case under way.
+pub struct Bench<'g> {
+    /// The device with the kernels under test.
+    pub gpu: &'g Gpu,
+    /// Whether the device must compute as exactly as the tests ask for, not only as the self-test does.
+    strict: bool,
+    expected: Vec<Expected>,
+    /// Collects the kernels, which do not run then.
+    ahead: RefCell<Option<Recorder<'g>>>,
+}
+
+impl<'g> Bench<'g> {
+    /// For the self-test: nothing noted yet.
+    pub fn new(gpu: &'g Gpu) -> Bench<'g> {
+        Bench { gpu, strict: false, expected: Vec::new(), ahead: RefCell::new(None) }
+    }
+
+    /// For tests.
+    pub fn strict(gpu: &'g Gpu) -> Bench<'g> {
+        Bench { strict: true, ..Bench::new(gpu) }
+    }
+
+    /// Runs nothing, and collects the kernels for [`Bench::compile`].
+    pub fn ahead(gpu: &'g Gpu) -> Bench<'g> {
+        Bench { ahead: RefCell::new(Some(Recorder::ahead(gpu))), ..Bench::new(gpu) }
+    }
+
+    /// Compiles the collected kernels in parallel.
+    ///
+    /// # Errors
+    /// The device's error.
+    pub fn compile(self) -> Result<(), GpuError> {
+        self.ahead.into_inner().map_or(Ok(()), |rec| rec.compile().map(drop))
+    }
+
+    /// Whether what the kernels write is compared: without that, no case needs the reference.
+    pub fn compares(&self) -> bool {
+        self.ahead.borrow().is_none()
+    }
+
+    /// The tolerance of products and attention.
+    pub fn operands(&self) -> Tolerance {
+        if self.gpu.kernels().tier() == Tier::F32 { F32 } else { F16 }
+    }
+
+    /// Records `work` and submits it.
+    ///
+    /// # Errors
+    /// The device's error.
+    pub fn run(&self, work: impl Fn(&mut Recorder<'g>)) -> Result<(), GpuError> {
+        if let Some(rec) = &mut *self.ahead.borrow_mut() {
+            work(rec);
+            return Ok(());
+        }
+        let mut rec = Recorder::new(self.gpu);
+        work(&mut rec);
+        rec.submit()
+    }
+
+    /// An input whose surroundings are NaN, which no product with zero hides.
+    ///
+    /// # Errors
+    /// The device's error, as of the others.
+    pub fn input(&self, width: usize, values: &[f32]) -> Result<Block, GpuError> {
+        self.input_within((0, 0), width, values)
+    }
+
+    /// An input between columns of NaN.
+    pub fn input_view(&self, width: usize, values: &[f32]) -> Result<Block, GpuError> {
+        self.input_within(BOTH, width, values)
+    }
+
+    /// An input between margins of NaN.
+    pub fn input_within(&self, margins: Margins, width: usize, values: &[f32]) -> Result<Block, GpuError> {
+        Block::input(self.gpu, margins, width, values)
+    }
+
+    /// An output, poisoned.
+    pub fn output(&self, width: usize, height: usize) -> Result<Block, GpuError> {
+        self.output_within((0, 0), width, height)
+    }
+
+    /// An output between columns that must not change, poisoned.
+    pub fn output_view(&self, width: usize, height: usize) -> Result<Block, GpuError> {
+        self.output_within(BOTH, width, height)
+    }
+
+    /// An output between margins that must not change, poisoned.
+    pub fn output_within(&self, margins: Margins, width: usize, height: usize) -> Result<Block, GpuError> {
+        Block::output(self.gpu, margins, width, height)
+    }
+
+    /// An input that is overwritten or added to.
+    pub fn in_out(&self, width: usize, values: &[f32]) -> Result<Block, GpuError> {
+        self.in_out_within((0, 0), width, values)
+    }
+
+    /// Columns that are added to, between margins that must not change.
+    pub fn in_out_within(&self, margins: Margins, width: usize, values: &[f32]) -> Result<Block, GpuError> {
+        Block::in_out(self.gpu, margins, width, values)
+    }
+
+    /// A matrix of the adapter in the middle of a larger buffer.
+    pub fn param(&self, cols: usize, values: &[f32]) -> Result<Param, GpuError> {
+        block::param(self.gpu, cols, values)
+    }
+
+    /// A random matrix of a weight format on the device, and its values.
+    pub fn weight(&self, ty: GgmlType, rows: usize, cols: usize) -> Result<(Weight, Vec<f64>), GpuError> {
+        let bytes = random_blocks(ty, rows * cols / ty.block_len(), (rows + cols) as u64);
+        let truth = wide(&dequantize(ty, &bytes));
+        Ok((Weight::upload(self.gpu, "case", ty, rows, cols, &bytes)?, truth))
+    }
+
+    /// Notes what `block` must hold; everything around it must be as it was.
+    pub fn expect(&mut self, name: impl Into<String>, block: &Block, values: Vec<f64>, tolerance: Tolerance) {
+        let pieces = vec![(values.len(), tolerance)];
+        self.note(name.into(), block.whole(), block.width, values, pieces);
+    }
+
+    /// Notes what `block` must hold, each row with a tolerance of its own.
+    pub fn expect_each_row(
+        &mut self,
+        name: impl Into<String>,
+        block: &Block,
+        values: Vec<f64>,
+        tolerance: impl Fn(usize) -> Tolerance,
+    ) {
+        let pieces = (0..block.height).map(|row| (block.width, tolerance(row))).collect();
+        self.note(name.into(), block.whole(), block.width, values, pieces);
+    }
+
+    /// Notes what the rows of `block` must hold for which `of` is true; other rows may hold anything.
+    pub fn expect_rows(
+        &mut self,
+        name: impl Into<String>,
+        block: &Block,
+        of: impl Fn(usize) -> bool,
+        values: Vec<f64>,
+        tolerance: Tolerance,
+    ) {
+        let pieces = vec![(values.len(), tolerance)];
+        self.note(name.into(), block.of_rows(of), block.width, values, pieces);
+    }
+
+    /// Notes what `count` columns of `block` from `first` on must hold; the others may hold anything.
+    pub fn expect_columns(
+        &mut self,
+        name: &str,
+        block: &Block,
+        first: usize,
+        count: usize,
+        values: Vec<f64>,
+        tolerance: Tolerance,
+    ) {
+        let pieces = vec![(values.len(), tolerance)];
+        self.note(name.into(), block.of_columns(first, count), count, values, pieces);
+    }
+
+    /// Notes what the start of a buffer without guards must hold.
+    pub fn expect_start(
+        &mut self,
+        name: &str,
+        buffer: &wgpu::Buffer,
+        values: Vec<f64>,
+        tolerance: Tolerance,
+    ) {
+        let layout = Layout { buffer: buffer.clone(), places: vec![Place::Value; values.len()] };
+        let pieces = vec![(values.len(), tolerance)];
+        self.note(name.into(), layout, values.len(), values, pieces);
+    }
+
+    /// Notes the two norms of an update, which lie behind five other figures.
+    pub fn expect_norms(&mut self, state: &wgpu::Buffer, norms: [f64; 2], tolerance: Tolerance) {
+        for (at, norm) in (5..).zip(norms) {
+            let places = (0..=at).map(|i| if i == at { Place::Value } else { Place::Any }).collect();
+            let layout = Layout { buffer: state.clone(), places };
+            self.note(format!("norm {}", at - 4), layout, 1, vec![norm], vec![(1, tolerance)]);
+        }
+    }
+
+    /// Notes which bits the start of a buffer without guards must hold.
+    pub fn expect_bits(&mut self, name: &str, buffer: &wgpu::Buffer, bits: impl IntoIterator<Item = u32>) {
+        let places = bits.into_iter().map(Place::Kept).collect();
+        let layout = Layout { buffer: buffer.clone(), places };
+        self.note(name.into(), layout, 1, Vec::new(), vec![(0, EXACT)]);
+    }
+
+    /// Notes what the first floats of an output of one row must hold; the rest keeps its poison.
+    pub fn expect_first(
+        &mut self,
+        name: impl Into<String>,
+        block: &Block,
+        values: Vec<f64>,
+        tolerance: Tolerance,
+    ) {
+        self.expect_behind(name, block, 0, values, tolerance);
+    }
+
+    /// Notes what an output of one row must hold behind its first `before` floats; all others keep their poison.
+    pub fn expect_behind(
+        &mut self,
+        name: impl Into<String>,
+        block: &Block,
+        before: usize,
+        values: Vec<f64>,
+        tolerance: Tolerance,
+    ) {
+        let (layout, pieces) =
+            (block.of_range(before..before + values.len()), vec![(values.len(), tolerance)]);
+        self.note(name.into(), layout, values.len(), values, pieces);
+    }
+
+    /// Notes that an output of one row keeps its poison from float `from` on.
+    pub fn expect_kept(&mut self, name: impl Into<String>, block: &Block, from: usize) {
+        self.note(name.into(), block.any_before(from), 1, Vec::new(), vec![(0, EXACT)]);
+    }
+
+    /// Fills packed rows with NaN.
+    pub fn make_stale(&self, packed: &Packed, width: usize, height: usize) {
+        let stale = vec![u32::MAX; width.next_multiple_of(64) * height.next_multiple_of(16) / 2];
+        self.gpu.write(packed.bind(0).buffer, &stale);
+    }
+
+    /// Notes that packed rows are zero behind the last column and row, which products read.
+    pub fn expect_nothing_behind(
+        &mut self,
+        name: impl Into<String>,
+        packed: &Packed,
+        width: usize,
+        height: usize,
+    ) {
+        self.note(name.into(), block::behind(packed, width, height), 1, Vec::new(), vec![(0, EXACT)]);
+    }
+
+    /// Notes what a matrix of the adapter must hold.
+    pub fn expect_param(
+        &mut self,
+        name: impl Into<String>,
+        param: &Param,
+        values: Vec<f64>,
+        tolerance: Tolerance,
+    ) {
+        let pieces = vec![(values.len(), tolerance)];
+        self.note(name.into(), block::of_param(param), param.cols, values, pieces);
+    }
+
+    fn note(
+        &mut self,
+        name: String,
+        layout: Layout,
+        width: usize,
+        values: Vec<f64>,
+        pieces: Vec<(usize, Tolerance)>,
+    ) {
+        self.expected.push(Expected { name, layout, width, values, pieces });
+    }
+
+    /// Reads every buffer and compares; returns the largest error as a share of what is allowed.
+    ///
+    /// # Errors
+    /// The first buffer that is wrong, in words, or the device's error.
+    pub async fn verdict(self) -> Result<f64, String> {
+        let mut worst = 0f64;
+        for expected in &self.expected {
+            let found = expected.layout.read(self.gpu, &expected.name).await?;
+            worst = worst.max(expected.compare(&found, self.strict)?);
+        }
+        Ok(worst)
+    }
+}
+
+impl Expected {
+    fn compare(&self, found: &[f64], strict: bool) -> Result<f64, String> {
+        let (name, count) = (&self.name, self.values.len());
+        match found.iter().filter(|x| **x == f64::from(POISON)).count() {
+            0 => {}
+            left => return Err(format!("{name}: {left} of {count} values were not written")),
+        }
+        let named = |error: String| format!("{name}: {error}");
+        let (mut worst, mut at) = (0f64, 0);
+        for (count, tolerance) in &self.pieces {
+            let piece = at..at + count;
+            let tolerance = if strict { *tolerance } else { tolerance.of_device() };
+            let shares = tolerance.compare(self.width, &found[piece.clone()], &self.values[piece]);
+            worst = shares.map_err(named)?.into_iter().fold(worst, f64::max);
+            at += count;
+        }
+        assert_eq!(at, count, "each value is in one piece");
+        Ok(worst)
+    }
+}

@@ -1,0 +1,138 @@
+//! One table of cases for all operations: shapes, inputs, the f64 reference and tolerances stand once.
+//!
+//! The self-test of a device runs the small shapes of each case, and `tests/ops` all of them, with tolerances of their own. Outputs lie among
+//! sentinels and are poisoned, and inputs lie among NaN. The cases of an operation are not in its folder, because the f64 reference comes
+//! after the operations.
+
+mod adamw;
+pub mod attention;
+pub mod bench;
+mod bias;
+pub mod block;
+mod cached_attention;
+pub mod case;
+mod columns;
+mod cross_entropy;
+mod decoding;
+mod delta;
+mod delta_norm;
+mod distill;
+mod dropout;
+mod embedding;
+mod experts;
+mod gated;
+pub mod inputs;
+mod latent;
+mod lora;
+mod matrices;
+mod output_gate;
+mod products;
+mod rms_norm;
+mod rope;
+mod row_status;
+mod scale;
+mod shared_experts;
+mod short_conv;
+pub mod tolerance;
+
+use case::{Case, Needs, Once, Run};
+
+use crate::gpu::Gpu;
+use crate::ops::op::Variant;
+
+/// Both kinds of f32 kernels, where a software renderer has its own.
+const EXACT: &[Variant] = &[Variant::F32, Variant::Plain];
+const F32: &[Variant] = &[Variant::F32];
+/// Kernels that read rows of f32.
+const ROWS: &[Variant] = &[Variant::F32, Variant::Plain, Variant::F16, Variant::Coop8];
+const PRODUCTS: &[Variant] = &[Variant::F32, Variant::Plain, Variant::F16, Variant::Coop8, Variant::Coop16];
+const EVERY: &[Variant] =
+    &[Variant::F32, Variant::Plain, Variant::F16, Variant::Coop8, Variant::Coop16, Variant::Cuda];
+const ROWS_AND_TILES: &[Variant] = &[Variant::F32, Variant::Coop16];
+const TILES: &[Variant] = &[Variant::Coop16, Variant::Cuda];
+const COOP16: &[Variant] = &[Variant::Coop16];
+const PACKED: &[Variant] = &[Variant::Packed];
+const CUDA: &[Variant] = &[Variant::Cuda];
+
+const fn case(
+    op: &'static str,
+    name: &'static str,
+    needs: Needs,
+    variants: &'static [Variant],
+    shapes: &'static dyn Run,
+) -> Case {
+    Case { op, name, needs, variants, shapes }
+}
+
+/// Rows and columns of operations on single values; the last have more than one dimension of workgroups of 64 covers.
+const ROWS_OF_VALUES: &[(usize, usize)] = &[(1, 4), (7, 20), (65, 252), (130, 68), (8_400, 256)];
+
+/// The cases of each operation.
+static TABLE: [&[Case]; 22] = [
+    &OTHERS,
+    &adamw::CASES,
+    &attention::CASES,
+    &bias::CASES,
+    &cached_attention::CASES,
+    &columns::CASES,
+    &cross_entropy::CASES,
+    &delta::CASES,
+    &delta_norm::CASES,
+    &distill::CASES,
+    &dropout::CASES,
+    &embedding::CASES,
+    &gated::CASES,
+    &latent::CASES,
+    &lora::CASES,
+    &output_gate::CASES,
+    &rms_norm::CASES,
+    &rope::CASES,
+    &row_status::CASES,
+    &scale::CASES,
+    &shared_experts::CASES,
+    &short_conv::CASES,
+];
+
+/// Every case. `pack`, `partial_sums`, `row_factors` and `update_norm` are parts of others; `peak` is measured.
+pub fn all() -> impl Iterator<Item = &'static Case> {
+    TABLE.iter().copied().flatten()
+}
+
+/// The cases that the self-test runs on the kernels of `gpu`.
+pub fn of_selftest(gpu: &Gpu) -> impl Iterator<Item = &'static Case> {
+    all().filter(|case| case.shapes.counts()[0] > 0 && case.is_for(gpu))
+}
+
+/// Cases of the self-test whose tests have shapes and tolerances of their own.
+static OTHERS: [Case; 30] = [
+    case("linear", "products", Needs::Rows, ROWS, &Once(products::q4_k)),
+    case("linear", "products", Needs::Tiles, COOP16, &Once(matrices::q4_k)),
+    case("linear", "products in every format", Needs::Rows, ROWS, &Once(products::every_format)),
+    case("linear", "products in every format", Needs::Tiles, COOP16, &Once(matrices::every_format)),
+    case("linear", "long products in CUDA", Needs::Cuda, CUDA, &Once(matrices::in_cuda)),
+    case("linear", "products of experts", Needs::Any, PRODUCTS, &Once(experts::products)),
+    case("linear", "products of experts in CUDA", Needs::Cuda, CUDA, &Once(experts::in_cuda)),
+    case("lora", "products and gradients", Needs::Tiles, COOP16, &Once(matrices::adapter)),
+    case("lora", "products and gradients in CUDA", Needs::Cuda, CUDA, &Once(matrices::adapter_in_cuda)),
+    case("lora", "gradients of experts", Needs::Any, PRODUCTS, &Once(experts::gradients)),
+    case("norm_add", "norms and sums as tiles", Needs::Tiles, PACKED, &Once(matrices::norms)),
+    case("heads", "forward and backward", Needs::Tiles, PACKED, &Once(matrices::heads_both_ways)),
+    case("gated", "tiles, forward and backward", Needs::Tiles, PACKED, &Once(matrices::gates)),
+    case("gated", "experts, and back to tokens", Needs::Any, ROWS_AND_TILES, &Once(experts::gates)),
+    case("experts", "router and groups", Needs::Any, F32, &Once(experts::routers)),
+    case("experts", "biases", Needs::Any, F32, &Once(experts::biases)),
+    case("cross_entropy", "losses, gradients as tiles", Needs::Tiles, PACKED, &Once(matrices::losses)),
+    case("matvec", "a few rows in every format", Needs::Any, F32, &Once(products::short_products)),
+    case("matvec", "a gated input", Needs::Any, F32, &Once(decoding::gated_products)),
+    case("matvec", "the stream behind a block", Needs::Any, F32, &Once(decoding::ended_products)),
+    case("matvec", "one row in bytes", Needs::Tiles, PACKED, &Once(decoding::byte_products)),
+    case("matvec", "experts of a few rows", Needs::Any, F32, &Once(experts::short_products)),
+    case("cached_heads", "into the cache", Needs::Any, F32, &Once(decoding::heads)),
+    case("cached_gated", "gates with adapters", Needs::Any, F32, &Once(decoding::gates)),
+    case("block_end", "stream and next norm", Needs::Any, F32, &Once(decoding::block_ends)),
+    case("per_layer", "inputs of layers", Needs::Any, F32, &Once(decoding::per_layer_inputs)),
+    case("random", "blocks", Needs::Any, F32, &Once(products::random_blocks)),
+    case("argmax", "the likeliest token", Needs::Any, F32, &Once(decoding::likeliest)),
+    case("argmax", "the likeliest tokens of rows", Needs::Any, F32, &Once(decoding::likeliest_of_rows)),
+    case("categorical", "drawn tokens", Needs::Any, F32, &Once(decoding::drawn)),
+];
