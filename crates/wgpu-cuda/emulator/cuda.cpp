@@ -113,7 +113,7 @@ static Module* parse(const char* text) {
         }
         if (s.rfind(".extern .shared", 0) == 0) { size_t p = s.find(".b8 ") + 4; names[s.substr(p, s.find('[') - p)] = {R, 0}; continue; } // behind no other
         if (s.rfind(".shared", 0) == 0 || s.rfind(".local", 0) == 0) {
-            bool sh = s[1] == 's'; size_t p = s.find(".b8 ") + 4, b = s.find('[', p); int size = atoi(s.c_str() + b + 1); int& n = sh ? k->shared : k->local; int align = s.find(".align ") == string::npos ? 16 : max(16, atoi(s.c_str() + s.find(".align ") + 7)); n = (n + align - 1) / align * align;
+            bool sh = s[1] == 's'; size_t p = s.rfind(' ') + 1, b = s.find_first_of("[;", p); int size = s[b] == '[' ? atoi(s.c_str() + b + 1) : 4; int& n = sh ? k->shared : k->local; int align = s.find(".align ") == string::npos ? 16 : max(16, atoi(s.c_str() + s.find(".align ") + 7)); n = (n + align - 1) / align * align;
             names[s.substr(p, b - p)] = {sh ? R : H, n}; n += size; continue;
         }
         if ((s[0] == 'L' || s[0] == '$') && s.find(':') != string::npos) { labels[s.substr(0, s.find(':'))] = (int)k->code.size(); continue; }

@@ -56,23 +56,23 @@ struct ByColumn {
     }
 };
 
-// Whether this block is the last of those that share a sum. The others' parts can be read then.
-__device__ __forceinline__ bool ends_last(uint32_t* arrivals) {
-    __shared__ bool is_last;
+// Whether this block is the last of those that share a sum. The others' parts can be read then. `shared` is a place in shared memory.
+__device__ __forceinline__ bool ends_last(uint32_t* arrivals, uint32_t* shared) {
     __threadfence();
     __syncthreads();
     if (threadIdx.x == 0) {
-        is_last = atomicAdd(arrivals, 1) + 1 == gridDim.z;
-        if (is_last) *arrivals = 0;
+        *shared = atomicAdd(arrivals, 1) + 1 == gridDim.z;
+        if (*shared) *arrivals = 0;
     }
     __syncthreads();
     __threadfence();
-    return is_last;
+    return *shared;
 }
 
 template <template <int> class Order, int N>
 __device__ __forceinline__ void project(const Project& p) {
     __shared__ float shares[WARPS][16][8 * N];
+    __shared__ uint32_t last[1];
     wait_for_previous();
     uint32_t warp = warp_of(), row = row_of(), first = blockIdx.x * DOWN, first_column = blockIdx.y * 8 * N;
     uint32_t all = (p.rows + 15) / 16, begin = blockIdx.z * p.part_steps, end = min(begin + p.part_steps, (p.summed + 15) / 16);
@@ -127,7 +127,7 @@ __device__ __forceinline__ void project(const Project& p) {
         float* parts = p.parts + (size_t)tile * gridDim.z * (256 * DOWN * N / 2) + threadIdx.x;
 #pragma unroll
         for (int q = 0; q < DOWN * N / 2; q++) parts[(blockIdx.z * (DOWN * N / 2) + q) * 256] = results[q / (N / 2)][q % (N / 2)];
-        if (!ends_last(p.arrivals + tile)) return;
+        if (!ends_last(p.arrivals + tile, last)) return;
 #pragma unroll
         for (int q = 0; q < DOWN * N / 2; q++) {
             float sum = 0;

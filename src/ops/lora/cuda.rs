@@ -3,7 +3,7 @@
 use std::ffi::CStr;
 
 use super::coop16_project::Member;
-use crate::gpu::{ARRIVALS, Entry, Launch, Recorder, ptx};
+use crate::gpu::{Entry, Launch, Recorder, ptx};
 use crate::ops::pack::Packed;
 use crate::ops::partial_sums::{self, Target};
 use crate::ops::{Param, View};
@@ -25,7 +25,7 @@ const LEAST_PART: usize = 2;
 static PROJECT: &[u8] = ptx!("lora/cuda/project.ptx");
 static GRADIENT: &[u8] = ptx!("lora/cuda/gradient.ptx");
 
-/// Twin of the numbers of `Project` in shaders/lora/cuda/project.cu.
+/// Twin of the numbers of `Project` in shaders/lora/cuda/project.cu, and its padding.
 #[repr(C)]
 #[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
 struct ProjectNumbers {
@@ -38,6 +38,7 @@ struct ProjectNumbers {
     packed_tiles: u32,
     part_steps: u32,
     scale: f32,
+    padding: u32,
 }
 
 /// Twin of the numbers of `Gradient` in shaders/lora/cuda/gradient.cu.
@@ -103,7 +104,7 @@ fn launch_project(
     let (each, groups) = column_groups(columns);
     let (blocks, steps) = (rows.div_ceil(ROWS) * groups, summed.div_ceil(16));
     let wanted = (RESIDENT * rec.gpu().multiprocessors() / blocks).min(steps / LEAST_STEPS).max(1);
-    let part_steps = if blocks > ARRIVALS { steps } else { steps.div_ceil(wanted) };
+    let part_steps = steps.div_ceil(wanted);
     let numbers = ProjectNumbers {
         rows: rows as u32,
         summed: summed as u32,
@@ -114,6 +115,7 @@ fn launch_project(
         packed_tiles: to.packed.tiles(),
         part_steps: part_steps as u32,
         scale,
+        padding: 0,
     };
     let (y, y_start) = to.y.rows.place();
     rec.launch(Launch {
