@@ -20,6 +20,7 @@ typedef u32 (*F)(u32, u32, u32);
 typedef u64 (*F64)(u64, u64);
 struct Ins { Op op; int g = -1; bool neg = false; vector<Opd> o; int w = 1, bytes = 4; int space = 0; int target = 0; F f = nullptr; F64 f64 = nullptr; K out = R; K in = R; int cmp = 0, ty = 0; int band = 0; bool trans = false; int mode = 0; string text; int sgn = 0; };
 struct Param { int off, size; };
+static const u64 DYNAMIC = 0x5ead0000; // stands for where dynamic shared memory begins, behind the other, until that is known
 struct Kernel { string label; bool named = false; long skipped = 0; vector<Ins> code; int n[4] = {0, 0, 0, 0}; vector<Param> params; int psize = 0, shared = 0, local = 0; };
 static inline float fl(u32 x) { float f; memcpy(&f, &x, 4); return f; }
 static inline u32 bi(float f) { u32 x; memcpy(&x, &f, 4); return x; }
@@ -111,7 +112,7 @@ static Module* parse(const char* text) {
             if (c == "r") floats = n;
             k->n[c == "r" || c == "f" ? R : c == "h" || c == "rs" ? H : c == "p" ? P : D] += n; continue;
         }
-        if (s.rfind(".extern .shared", 0) == 0) { size_t p = s.find(".b8 ") + 4; names[s.substr(p, s.find('[') - p)] = {R, 0}; continue; } // behind no other
+        if (s.rfind(".extern .shared", 0) == 0) { size_t p = s.find(".b8 ") + 4; names[s.substr(p, s.find('[') - p)] = {R, DYNAMIC}; continue; }
         if (s.rfind(".shared", 0) == 0 || s.rfind(".local", 0) == 0) {
             bool sh = s[1] == 's'; size_t p = s.rfind(' ') + 1, b = s.find_first_of("[;", p); int size = s[b] == '[' ? atoi(s.c_str() + b + 1) : 4; int& n = sh ? k->shared : k->local; int align = s.find(".align ") == string::npos ? 16 : max(16, atoi(s.c_str() + s.find(".align ") + 7)); n = (n + align - 1) / align * align;
             names[s.substr(p, b - p)] = {sh ? R : H, n}; n += size; continue;
@@ -162,6 +163,8 @@ static Module* parse(const char* text) {
         k->code.push_back(x);
     }
     for (auto& j : jumps) k->code[j.first].target = labels.at(j.second);
+    for (auto& [name, kernel] : *module) for (auto& x : kernel->code) for (auto& o : x.o)
+        if (o.imm == DYNAMIC && (o.k == IMM || o.k == ADDR)) o.imm = (kernel->shared + 15) / 16 * 16;
     return module;
 }
 // A copy of 16 bytes, the first ones from memory and zeros behind them: it is made when its group is waited for.
