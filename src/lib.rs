@@ -121,6 +121,7 @@ pub mod reference;
 #[doc(hidden)]
 pub mod cases;
 
+#[doc(hidden)]
 pub mod selftest;
 
 // The items that are documented; tests/layers counts them. A device:

@@ -2,7 +2,6 @@
 //! columns of other matrices beside theirs.
 
 use rullama_train::gpu::Gpu;
-use rullama_train::ops::lora::coop16_project::Member;
 use rullama_train::ops::lora::cuda::{gradient, project, project_back};
 use rullama_train::ops::pack::Packed;
 use rullama_train::reference;
@@ -48,11 +47,10 @@ pub fn backward(gpu: &Gpu) -> Outcome {
         let expected = scaled(0.5, &reference::linear::backward(&wide(&dy), &wide(&b), rank));
         let wide_dy = packed(gpu, &Block::input(gpu, (4, 0), n, &dy), n, t)?;
         let held = Held::new(gpu, rank, &b);
-        let member = Member { dy: &wide_dy, b: &held.param, offset: 16 };
         let before = rows(3, t, 16 + rank, false);
         let u = Block::in_out(gpu, (16, 16), 16 + rank, &before);
         let thin = Packed::new(gpu, "test", t, 16 + rank)?;
-        run(gpu, |rec| project_back(rec, u.view(), &member, 0.5, t, &thin))?;
+        run(gpu, |rec| project_back(rec, u.view(), &wide_dy, &held.param, 16, 0.5, t, &thin))?;
         let found = u.read(gpu, &name)?;
         let (others, own): (Vec<_>, Vec<_>) = found.chunks(16 + rank).map(|row| row.split_at(16)).unzip();
         let others_before: Vec<f32> = before.chunks(16 + rank).flat_map(|row| &row[..16]).copied().collect();

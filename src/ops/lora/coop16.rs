@@ -4,8 +4,7 @@
 use crate::gpu::{Kernel, Recorder};
 use crate::ops::Param;
 use crate::ops::View;
-use crate::ops::lora::coop16_gradients::FEW;
-use crate::ops::lora::cuda;
+use crate::ops::lora::{FEW, cuda};
 use crate::ops::pack::Packed;
 use crate::ops::partial_sums::{self, Target};
 

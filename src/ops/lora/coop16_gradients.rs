@@ -4,6 +4,7 @@
 use crate::gpu::{Binding, Kernel, Recorder};
 use crate::ops::Param;
 use crate::ops::View;
+pub use crate::ops::lora::FEW;
 use crate::ops::lora::coop16;
 use crate::ops::pack::Packed;
 
@@ -54,9 +55,6 @@ pub struct Gradient<'a> {
     /// `z` `[rows, R]` or `u` `[rows, Σ R]`.
     pub thin: View<'a>,
 }
-
-/// Most rows whose sum one workgroup makes. With more, the sum in parts is faster, although a second pass adds them up.
-pub const FEW: usize = 1024;
 
 /// Most `B` whose gradients one call makes.
 pub const MOST: usize = 3;

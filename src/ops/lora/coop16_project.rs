@@ -80,7 +80,9 @@ pub fn project_back(
     packed: &Packed,
 ) {
     if cuda::is_worth(rec, rows) {
-        members.iter().for_each(|member| cuda::project_back(rec, u, member, scale, rows, packed));
+        for Member { dy, b, offset } in members {
+            cuda::project_back(rec, u, dy, b, *offset, scale, rows, packed);
+        }
         return;
     }
     let first = members[0];

@@ -2,7 +2,6 @@
 
 use std::ffi::CStr;
 
-use super::coop16_project::Member;
 use crate::gpu::{Entry, Launch, Recorder, ptx};
 use crate::ops::pack::Packed;
 use crate::ops::partial_sums::{self, Target};
@@ -69,20 +68,20 @@ pub fn project(rec: &mut Recorder, z: View, x: &Packed, a: &Param, rows: usize, 
     launch_project(rec, ("lora/cuda.project", kernels), to, x, (a, [a.cols, a.rows]), 1.0, rows);
 }
 
-/// As [`super::coop16_project::project_back`], of one member.
-pub fn project_back(rec: &mut Recorder, u: View, member: &Member, scale: f32, rows: usize, packed: &Packed) {
+/// As [`super::coop16_project::project_back`], of one product, whose columns in `u` and `packed` begin at `column`, a multiple of 16.
+pub fn project_back(
+    rec: &mut Recorder,
+    u: View,
+    dy: &Packed,
+    b: &Param,
+    column: usize,
+    scale: f32,
+    rows: usize,
+    packed: &Packed,
+) {
     let kernels = [c"back_16", c"back_32", c"back_48"];
-    let b = member.b;
-    let to = Destination { y: u, packed, column: member.offset };
-    launch_project(
-        rec,
-        ("lora/cuda.project_back", kernels),
-        to,
-        member.dy,
-        (b, [b.rows, b.cols]),
-        scale,
-        rows,
-    );
+    let to = Destination { y: u, packed, column };
+    launch_project(rec, ("lora/cuda.project_back", kernels), to, dy, (b, [b.rows, b.cols]), scale, rows);
 }
 
 /// Columns of `y` in f32, and the same columns of `packed`.

@@ -16,6 +16,9 @@ use crate::ops::STEPS;
 use crate::ops::View;
 use crate::ops::partial_sums::{self, Target};
 
+/// Most rows of a gradient whose sum one workgroup of [`coop16_gradients`] makes. With more, the sum in parts is faster, although a second pass adds them up.
+pub const FEW: usize = 1024;
+
 /// Twin of `Params` in shaders/lora/tiled.wgsl.
 #[repr(C)]
 #[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
