@@ -27,7 +27,7 @@ pub struct Case {
     pub needs: Needs,
     /// The variants that the tests run it on.
     pub variants: &'static [Variant],
-    /// What is run.
+    /// The shapes to run, and their check.
     pub shapes: &'static dyn Run,
 }
 

@@ -29,7 +29,7 @@ pub const GATES: Tolerance = Tolerance::new(5e-7, 1e-6, 1e-6);
 pub const EXACT: Tolerance = Tolerance::of(0.0);
 
 impl Tolerance {
-    /// The same for every device: error of one element, relative to the largest one.
+    /// Error of one element, relative to the largest one, for every device.
     const fn of(device: f64) -> Tolerance {
         Tolerance { device, norm: f64::INFINITY, relative: 0.0, absolute: device, size: 0.0 }
     }
