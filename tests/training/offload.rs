@@ -276,10 +276,16 @@ pub fn recipes(gpu: &Gpu) -> Result<(), Failed> {
     check_that("one byte less is too little", refused(needed - 1).is_err())?;
     refused(needed)?;
     gpu.set_host_memory(100 << 10);
-    let error = train(Switch::On, None).map(drop).expect_err("too little").to_string();
+    let error = train(Switch::On, None).map(drop).expect_err("too little");
     gpu.set_host_memory(u64::MAX);
+    let advice = run::device_error(&error).and_then(|e| run::remedy(e, str::to_string));
+    let (error, advice) = (error.to_string(), advice.unwrap_or_default());
     let expected = "the matrices of 4 layers need ";
-    check_that(&error, error.starts_with(expected) && error.contains("100.0 KiB are available: close"))?;
+    check_that(&error, error.starts_with(expected) && error.ends_with("100.0 KiB are available"))?;
+    check_that(
+        &advice,
+        advice.starts_with("close other programs") && advice.contains("train.offload_experts"),
+    )?;
 
     let mut dense = Recipe::new("tiny");
     dense.train.offload_experts = Switch::On;
