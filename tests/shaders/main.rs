@@ -297,6 +297,7 @@ fn stored_matrices(block: &naga::Block, pointers: &mut Vec<naga::Handle<naga::Ex
 fn the_ptx_is_that_of_its_source() {
     const LAUNCHES: &str = "../../common/cuda/launches.cuh";
     const SHARED: &str = "../../common/cuda/matrices.cuh";
+    const NUMBERS: &str = "../../common/cuda/numbers.cuh";
     let same = |folder: &str, sources: &[&str], ptx: &str| {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("shaders").join(folder);
         let read = |name: &str| fs::read(folder.join(name)).expect("these files are part of the repository");
@@ -310,26 +311,27 @@ fn the_ptx_is_that_of_its_source() {
         let waits = if text.contains(".target sm_90a") { count(".visible .entry") } else { 0 };
         assert_eq!(count("griddepcontrol.wait;"), waits, "{ptx}");
     };
-    let by_matrices = |folder: &str, part: &str, ending: &str| {
-        let own = [SHARED, LAUNCHES, "parts.cuh", "mma.cuh", &format!("{part}.cu")];
-        same(folder, &own, &format!("{part}-mma{ending}.ptx"));
-        let own = [LAUNCHES, "parts.cuh", "wgmma.cuh", &format!("{part}.cu")];
-        same(folder, &own, &format!("{part}-wgmma{ending}.ptx"));
+    let by_matrices = |folder: &str, common: &[&str], part: &str, ending: &str| {
+        for (matrices, before) in [("mma", &[SHARED][..]), ("wgmma", &[])] {
+            let own = ["parts.cuh", &format!("{matrices}.cuh"), &format!("{part}.cu")];
+            same(folder, &[before, common, &own].concat(), &format!("{part}-{matrices}{ending}.ptx"));
+        }
     };
     for part in ["whole", "grouped"] {
-        by_matrices("linear/cuda", part, "");
+        by_matrices("linear/cuda", &[LAUNCHES], part, "");
     }
     for part in ["project", "gradient"] {
-        same("lora/cuda", &[LAUNCHES, SHARED, "parts.cuh", &format!("{part}.cu")], &format!("{part}.ptx"));
+        let sources = [LAUNCHES, SHARED, NUMBERS, "parts.cuh", &format!("{part}.cu")];
+        same("lora/cuda", &sources, &format!("{part}.ptx"));
     }
-    same("delta/cuda", &[SHARED, "parts.cuh", "forward.cu"], "forward.ptx");
+    same("delta/cuda", &[SHARED, NUMBERS, "parts.cuh", "forward.cu"], "forward.ptx");
     for part in ["backward", "gradients"] {
-        let sources = [SHARED, "parts.cuh", "backward.cuh", &format!("{part}.cu")];
+        let sources = [SHARED, NUMBERS, "parts.cuh", "backward.cuh", &format!("{part}.cu")];
         same("delta/cuda", &sources, &format!("{part}.ptx"));
     }
     for part in ["forward", "backward"] {
         for kind in ["64", "128", "256", "128-capped", "256-capped"] {
-            by_matrices("attention/cuda", part, &format!("-{kind}"));
+            by_matrices("attention/cuda", &[LAUNCHES, NUMBERS], part, &format!("-{kind}"));
         }
     }
 }

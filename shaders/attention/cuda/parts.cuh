@@ -5,9 +5,8 @@
 // rows that they meet pass through shared memory, a stage of 16·n rows at a time: [K/16, 16·n] rows of 32 bytes, whose halves swap in every
 // other four rows. Matrix instructions read such a stage by its rows (scores) and by its columns (products with weights).
 #pragma once
-#include <cuda_fp16.h>
-#include <stdint.h>
 #include "../../common/cuda/launches.cuh"
+#include "../../common/cuda/numbers.cuh"
 #include MATRICES
 
 constexpr int DEPTH = HEAD / 16, THREADS = 256, SLOT = 16384;
@@ -23,11 +22,6 @@ __device__ __forceinline__ float reciprocal_of(float x) {
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
-__device__ __forceinline__ uint32_t half2_of(float low, float high) {
-    __half2 h = __floats2half2_rn(low, high);
-    return *(uint32_t*)&h;
-}
-__device__ __forceinline__ float2 floats_of(uint32_t h) { return __half22float2(*(__half2*)&h); }
 
 // Results of 64 rows and N/2 columns are the first operand of a product over these columns, 16 at a time.
 template <int N>

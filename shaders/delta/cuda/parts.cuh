@@ -3,9 +3,8 @@
 // Operands pass through shared memory in pieces of 64 rows of 64 f16, whose eight parts of 16 bytes are in another order in each of eight rows.
 // A warp multiplies 16 rows of the first operand, in registers, with a piece.
 #pragma once
-#include <cuda_fp16.h>
-#include <stdint.h>
 #include "../../common/cuda/matrices.cuh"
+#include "../../common/cuda/numbers.cuh"
 
 constexpr uint32_t HEAD = 128, CHUNK = 64, THREADS = 128, PIECE = 8192;
 
@@ -14,17 +13,9 @@ typedef float Result[4];
 // 16 rows and 16 terms of the first operand of a product.
 typedef uint32_t Left[4];
 
-__device__ __forceinline__ uint32_t warp_of() { return threadIdx.x / 32; }
-__device__ __forceinline__ uint32_t lane_of() { return threadIdx.x % 32; }
-// This thread's first row of a result, and first column.
-__device__ __forceinline__ uint32_t row_of() { return lane_of() / 4; }
+// This thread's first column of a result.
 __device__ __forceinline__ uint32_t column_of() { return lane_of() % 4 * 2; }
 
-__device__ __forceinline__ uint32_t half2_of(float low, float high) {
-    __half2 h = __floats2half2_rn(low, high);
-    return *(uint32_t*)&h;
-}
-__device__ __forceinline__ float2 floats_of(uint32_t h) { return __half22float2(*(__half2*)&h); }
 __device__ __forceinline__ uint32_t times(uint32_t h, uint32_t factors) {
     __half2 product = __hmul2(*(__half2*)&h, *(__half2*)&factors);
     return *(uint32_t*)&product;
@@ -34,15 +25,8 @@ __device__ __forceinline__ void scale(Left& a, float factor) {
     for (int i = 0; i < 4; i++) a[i] = times(a[i], both);
 }
 
-// The exponent bits of the largest value, clamped so that both powers are normal numbers; as in shaders/common/packed.wgsl.
-__device__ __forceinline__ uint32_t exponent(float most) { return min(max(__float_as_uint(most) >> 23, 1u), 252u); }
-__device__ __forceinline__ float scaling(uint32_t e) { return __uint_as_float((253 - e) << 23); }
-__device__ __forceinline__ float undoing(uint32_t e) { return __uint_as_float((e + 1) << 23); }
 // The lowest exponent for terms that are added to values of exponent e: in its unit, these do not overflow.
 __device__ __forceinline__ uint32_t lowest_beside(uint32_t e) { return max(e, 61u) - 60; }
-__device__ __forceinline__ float warp_max(float most) {
-    return __uint_as_float(__reduce_max_sync(0xffffffff, __float_as_uint(most)));
-}
 template <int N>
 __device__ __forceinline__ float most_of(const Result (&d)[N]) {
     float most = 0;

@@ -37,17 +37,17 @@ __device__ __forceinline__ float thin_scale(const Gradient& p, uint32_t first, u
 #pragma unroll
         for (int i = 0; i < 2 * N; i++) most = fmaxf(most, fabsf(p.factors[t] * some[i]));
     }
-    largest[warp_of()] = __uint_as_float(__reduce_max_sync(0xffffffff, __float_as_uint(most)));
+    largest[warp_of()] = warp_max(most);
     __syncthreads();
     for (int w = 0; w < WARPS; w++) most = fmaxf(most, largest[w]);
-    return __uint_as_float((min(max(__float_as_uint(most) >> 23, 1u), 252u) + 1) << 23);
+    return undoing(exponent(most));
 }
 
 template <int N, int WIDE>
 __device__ __forceinline__ void gradient(const Gradient& p) {
     extern __shared__ float parts[]; // [TURNS - 1, ACROSS, 4·N, 32]
     wait_for_previous();
-    uint32_t lane = threadIdx.x % 32, across = warp_of() % ACROSS, turn = warp_of() / ACROSS, quarter = quarter_of();
+    uint32_t lane = lane_of(), across = warp_of() % ACROSS, turn = warp_of() / ACROSS, quarter = quarter_of();
     uint32_t column = (blockIdx.x * ACROSS + across) * WIDE, last = (p.wide_columns - 1) / 16, first_column = blockIdx.y * 8 * N;
     uint32_t first = blockIdx.z * p.part_rows, end = max(first, min(first + p.part_rows, p.rows));
     float factor = thin_scale<N>(p, first, end, first_column), inverse = 1.f / factor;

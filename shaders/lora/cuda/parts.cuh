@@ -1,22 +1,13 @@
 // What the products with an adapter's thin matrices share. The wide operand is f16 tiles [K/16, T/16, 16, 16] of scaled rows. A lane reads eight
 // bytes of two rows of a tile at a time, straight from memory: four neighbouring columns, 4·(lane % 4) and on, of rows lane / 4 and lane / 4 + 8.
 #pragma once
-#include <cuda_fp16.h>
-#include <stdint.h>
 #include "../../common/cuda/launches.cuh"
 #include "../../common/cuda/matrices.cuh"
+#include "../../common/cuda/numbers.cuh"
 
 constexpr uint32_t TILE = 512; // bytes
 
-__device__ __forceinline__ uint32_t warp_of() { return threadIdx.x / 32; }
-// This lane's row of a result or of eight rows of a tile.
-__device__ __forceinline__ uint32_t row_of() { return threadIdx.x % 32 / 4; }
 __device__ __forceinline__ uint32_t quarter_of() { return threadIdx.x % 4; }
-
-__device__ __forceinline__ uint32_t half2_of(float low, float high) {
-    __half2 h = __floats2half2_rn(low, high);
-    return *(uint32_t*)&h;
-}
 
 // The values of a row of a thin matrix from `at` on, N of them; zeros behind its last column.
 template <int N>
