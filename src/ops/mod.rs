@@ -133,6 +133,11 @@ impl View<'_> {
     fn offset4(&self) -> u32 {
         (self.offset / 4) as u32
     }
+
+    /// Their buffer, and the byte of the first.
+    fn place(&self) -> (wgpu::Buffer, u64) {
+        (self.rows.buffer.clone(), self.rows.start + 4 * self.offset as u64)
+    }
 }
 
 /// The destination of a product: columns of the result from `first` (a multiple of 128) on, as many as there are or fit the view.

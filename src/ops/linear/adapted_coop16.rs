@@ -5,10 +5,10 @@ use super::{Projection, adapter_input, cuda, finish, masked_backward, matrices, 
 use crate::base::Module;
 use crate::gpu::Recorder;
 use crate::ops::act::Act;
-use crate::ops::lora::Lora;
 use crate::ops::lora::coop16::gradient_a;
-use crate::ops::lora::coop16_gradients::{Beside, FEW, Gradient, MOST, gradients as adapter_gradients};
+use crate::ops::lora::coop16_gradients::{Beside, Gradient, MOST, gradients as adapter_gradients};
 use crate::ops::lora::coop16_project::{Member, project, project_back};
+use crate::ops::lora::{FEW, Lora};
 use crate::ops::pack::Packed;
 use crate::ops::partial_sums::Unsummed;
 use crate::ops::pass::{Operands, Pass};

@@ -4,8 +4,7 @@
 use crate::gpu::{Binding, Kernel, Recorder};
 use crate::ops::Param;
 use crate::ops::View;
-pub use crate::ops::lora::FEW;
-use crate::ops::lora::coop16;
+use crate::ops::lora::{FEW, coop16};
 use crate::ops::pack::Packed;
 
 /// Twin of `Params` in shaders/lora/coop16_gradients.wgsl.

@@ -16,7 +16,8 @@ const RESIDENT: usize = 4;
 const LEAST_STEPS: usize = 32;
 /// Warps of a block of [`project`], and of one of [`gradient`].
 const WARPS: [u32; 2] = [8, 16];
-/// Rows that a part of a gradient has a multiple of.
+/// Blocks of [`gradient`] of a multiprocessor, and rows that a part of its sums has a multiple of.
+const GRADIENT_RESIDENT: usize = 2;
 const STEPS: usize = 64;
 /// Fewest steps of a part.
 const LEAST_PART: usize = 2;
@@ -116,7 +117,6 @@ fn launch_project(
         scale,
         padding: 0,
     };
-    let (y, y_start) = to.y.rows.place();
     rec.launch(Launch {
         name,
         entry: Entry { text: PROJECT, name: kernels[each / 16 - 1] },
@@ -124,7 +124,7 @@ fn launch_project(
             wide.place(0),
             wide.factors_place(),
             (thin.buffer.clone(), thin.offset),
-            (y, y_start + 4 * (to.y.offset + to.column) as u64),
+            to.y.rows.from(to.y.offset + to.column).place(),
             to.packed.place(to.column),
             (rec.gpu().partial_sums().clone(), 0),
             (rec.gpu().arrivals().clone(), 0),
@@ -160,9 +160,9 @@ pub fn gradient(
     let target =
         Target { y, rows: gradient.rows as u32, cols4, stride4: cols4, offset4: 0, accumulate: true };
     let steps = rows.div_ceil(STEPS);
-    let wanted = (2 * rec.gpu().multiprocessors() / (across * groups)).min(steps / LEAST_PART);
-    let (from, from_start) = thin.rows.place();
-    let buffers = [wide.place(0), wide.factors_place(), (from, from_start + 4 * thin.offset as u64)];
+    let wanted =
+        (GRADIENT_RESIDENT * rec.gpu().multiprocessors() / (across * groups)).min(steps / LEAST_PART);
+    let buffers = [wide.place(0), wide.factors_place(), thin.place()];
     partial_sums::split(rec, &target, wanted, steps, |rec, parts| {
         let numbers = GradientNumbers {
             rows: rows as u32,
@@ -176,15 +176,15 @@ pub fn gradient(
             transposed: u32::from(transposed),
             scale,
         };
-        let start = parts.result.range.map_or(0, |range| range.0) + 16 * u64::from(parts.offset4);
         let [wide, factors, thin] = buffers;
         rec.launch(Launch {
             name: "lora/cuda.gradient",
             entry: Entry { text: GRADIENT, name: kernel },
-            buffers: vec![wide, factors, thin, (parts.result.buffer.clone(), start)],
+            buffers: vec![wide, factors, thin, parts.place()],
             numbers: bytemuck::bytes_of(&numbers).to_vec(),
             blocks: [across as u32, groups as u32, parts.count],
             threads: 32 * WARPS[1],
+            // What three turns of four warps have: see gradient.cu.
             shared: (3 * 4 * 32 * each * 2) as u32,
             bytes: (2 * rows * wide_columns + 4 * (rows + wide_columns) * thin_columns) as u64,
         });

@@ -53,6 +53,14 @@ pub struct Parts<'a> {
     pub accumulate: u32,
 }
 
+impl Parts<'_> {
+    /// The buffer of the results, and the byte of the first, for kernels of CUDA.
+    pub(in crate::ops) fn place(&self) -> (wgpu::Buffer, u64) {
+        let start = self.result.range.map_or(0, |range| range.0);
+        (self.result.buffer.clone(), start + 16 * u64::from(self.offset4))
+    }
+}
+
 /// Workgroups of 64×64 results that keep a device as busy as one workgroup of 128×128 results on cooperative matrices.
 pub const WIDE: usize = 16;
 

@@ -259,7 +259,6 @@ impl Product<'_> {
                 parts: parts.count,
                 ..numbers
             };
-            let result = parts.result.range.map_or(0, |range| range.0) + 16 * u64::from(parts.offset4);
             let instructions = rec.gpu().kernels().matrix_instructions();
             let (threads, shared) = block(instructions);
             // Blocks that go on with the next tile copy its operands while the last results leave.
@@ -273,7 +272,7 @@ impl Product<'_> {
                     (panels.buffer().clone(), 0),
                     (panels.buffer().clone(), low_at),
                     x.factors_place(),
-                    (parts.result.buffer.clone(), result),
+                    parts.place(),
                 ],
                 numbers: bytemuck::bytes_of(&numbers).to_vec(),
                 blocks: [blocks as u32, 1, 1],
