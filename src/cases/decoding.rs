@@ -2,7 +2,7 @@
 
 use super::bench::Bench;
 use super::inputs::{plus, values, wide};
-use super::products::columns;
+use super::product::columns;
 use super::rms_norm::{EPS, norm};
 use super::tolerance::{BYTES, F32};
 use crate::base::config::Activation;

@@ -3,7 +3,7 @@
 use super::bench::Bench;
 use super::case::{Case, Needs, Shapes};
 use super::inputs::{values, wide, widths};
-use super::products::columns;
+use super::product::columns;
 use super::tolerance::EXACT;
 use crate::base::formats::GgmlType;
 use crate::gpu::GpuError;

@@ -3,7 +3,7 @@
 use super::bench::Bench;
 use super::block::Block;
 use super::inputs::{plus, values, wide};
-use super::products::columns;
+use super::product::columns;
 use super::tolerance::{F16, F32, Tolerance};
 use crate::base::config::{Activation, Experts, Gating};
 use crate::base::formats::{GgmlType, dequantize, random_blocks};

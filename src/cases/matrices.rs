@@ -4,7 +4,7 @@ use super::bench::Bench;
 use super::block::Block;
 use super::cross_entropy::{SOFTCAP, WARM, targets};
 use super::inputs::{plus, values, wide};
-use super::products::{ROWS, SHORT, columns};
+use super::product::{Product, TOKENS, columns};
 use super::rms_norm::{EPS, norm};
 use super::tolerance::{F16, F32};
 use crate::base::config::Activation;
@@ -221,42 +221,22 @@ pub fn losses(b: &mut Bench) -> Result<(), GpuError> {
     Ok(())
 }
 
-/// Products with weights in Q4_K, and short ones.
-pub fn q4_k(b: &mut Bench) -> Result<(), GpuError> {
-    products(b, GgmlType::Q4_K, [ROWS, columns(GgmlType::Q4_K)])?;
-    products(b, GgmlType::F32, SHORT)
-}
-
-/// Products with weights in every format.
-pub fn every_format(b: &mut Bench) -> Result<(), GpuError> {
-    GgmlType::SUPPORTED.into_iter().try_for_each(|ty| products(b, ty, [ROWS, columns(ty)]))
-}
-
-/// Products with weights and the adapter's term, forward and backward.
-fn products(b: &mut Bench, ty: GgmlType, [n, k]: [usize; 2]) -> Result<(), GpuError> {
-    let tokens = 67;
-    let (weight, w) = b.weight(ty, n, k)?;
-    let (x, z, up) = (values(1, tokens * k), values(2, tokens * RANK), values(3, n * RANK));
-    let term = reference::linear::forward(&wide(&z), &wide(&up), RANK);
-    let product: Vec<f64> = reference::linear::forward(&wide(&x), &w, k).iter().map(|y| 0.5 * y).collect();
-    let y_expected = plus(&product, 0.75, &term);
-    let (dy, u, down) = (values(4, tokens * n), values(5, tokens * RANK), values(6, RANK * k));
-    let before = values(7, tokens * k);
-    let product = plus(&wide(&before), -1.5, &reference::linear::backward(&wide(&dy), &w, k));
-    let dx_expected = plus(&product, 1.0, &reference::linear::backward(&wide(&u), &wide(&down), k));
-
+/// A product with weights and the adapter's term, forward and backward.
+pub fn product(b: &mut Bench, ty: GgmlType, [n, k]: [usize; 2]) -> Result<(), GpuError> {
+    let Product { weight, x, z, up, dy, u, down, before, y_expected, dx_expected } =
+        Product::new(b, ty, [n, k], RANK)?;
     let (x, dy) = (packed(b, &x, k)?, packed(b, &dy, n)?);
     let (z, u) = (b.input_view(RANK, &z)?, b.input_view(RANK, &u)?);
-    let (thin_z, thin_u) = (room(b, tokens, RANK)?, room(b, tokens, RANK)?);
+    let (thin_z, thin_u) = (room(b, TOKENS, RANK)?, room(b, TOKENS, RANK)?);
     let (up, down) = (b.param(RANK, &up)?, b.param(k, &down)?);
-    let (y, dx) = (b.output_view(n, tokens)?, b.in_out(k, &before)?);
+    let (y, dx) = (b.output_view(n, TOKENS)?, b.in_out(k, &before)?);
     b.run(|rec| {
-        thin_z.pack_alike(rec, z.view(), RANK, tokens, &x);
-        thin_u.pack_alike(rec, u.view(), RANK, tokens, &dy);
+        thin_z.pack_alike(rec, z.view(), RANK, TOKENS, &x);
+        thin_u.pack_alike(rec, u.view(), RANK, TOKENS, &dy);
         let term = |z, matrix, scale| LowRank { z, z_offset: 0, matrix, first_row: 0, rank: RANK, scale };
         let (up, down) = (term(&thin_z, &up, 0.75), term(&thin_u, &down, 1.0));
-        linear::forward(rec, y.view(), &x, &weight, 0.5, Some(&up), tokens);
-        linear::backward(rec, dx.view(), &dy, &weight, -1.5, Some(&down), tokens, true);
+        linear::forward(rec, y.view(), &x, &weight, 0.5, Some(&up), TOKENS);
+        linear::backward(rec, dx.view(), &dy, &weight, -1.5, Some(&down), TOKENS, true);
     })?;
     b.expect(format!("{} [{n}, {k}]: x·Wᵀ", ty.name()), &y, y_expected, F16);
     b.expect(format!("{} [{n}, {k}]: dy·W", ty.name()), &dx, dx_expected, F16);

@@ -26,6 +26,7 @@ mod latent;
 mod lora;
 mod matrices;
 mod output_gate;
+mod product;
 mod products;
 mod rms_norm;
 mod rope;
@@ -104,11 +105,9 @@ pub fn of_selftest(gpu: &Gpu) -> impl Iterator<Item = &'static Case> {
 }
 
 /// Cases of the self-test whose tests have shapes and tolerances of their own.
-static OTHERS: [Case; 30] = [
-    case("linear", "products", Needs::Rows, ROWS, &Once(products::q4_k)),
-    case("linear", "products", Needs::Tiles, COOP16, &Once(matrices::q4_k)),
-    case("linear", "products in every format", Needs::Rows, ROWS, &Once(products::every_format)),
-    case("linear", "products in every format", Needs::Tiles, COOP16, &Once(matrices::every_format)),
+static OTHERS: [Case; 28] = [
+    case("linear", "products", Needs::Any, PRODUCTS, &Once(products::q4_k)),
+    case("linear", "products in every format", Needs::Any, PRODUCTS, &Once(products::every_format)),
     case("linear", "long products in CUDA", Needs::Cuda, CUDA, &Once(matrices::in_cuda)),
     case("linear", "products of experts", Needs::Any, PRODUCTS, &Once(experts::products)),
     case("linear", "products of experts in CUDA", Needs::Cuda, CUDA, &Once(experts::in_cuda)),

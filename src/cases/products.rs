@@ -1,7 +1,9 @@
 //! Products with frozen weights of every format, and with the adapter's matrices, in rows of f32.
 
 use super::bench::Bench;
-use super::inputs::{pcg, plus, values, wide};
+use super::inputs::{pcg, values, wide};
+use super::matrices;
+use super::product::{Product, ROWS, TOKENS, columns};
 use super::tolerance::F32;
 use crate::base::Tensor;
 use crate::base::formats::GgmlType;
@@ -11,20 +13,8 @@ use crate::ops::matvec::{self, Down};
 use crate::ops::random;
 use crate::reference::linear;
 
-/// Rows of a matrix: an odd number.
-pub const ROWS: usize = 71;
-
-/// Columns of a matrix: whole blocks of the format, an odd number of them, more than one step of a sum.
-pub fn columns(ty: GgmlType) -> usize {
-    match ty.block_len() {
-        1 => 100,
-        32 => 3 * 32,
-        _ => 256,
-    }
-}
-
 /// Rows and columns of a matrix whose sums have one step, forward and backward: no device splits its products.
-pub const SHORT: [usize; 2] = [12, 12];
+const SHORT: [usize; 2] = [12, 12];
 
 /// Products with weights in Q4_K, and short ones.
 pub fn q4_k(b: &mut Bench) -> Result<(), GpuError> {
@@ -37,28 +27,24 @@ pub fn every_format(b: &mut Bench) -> Result<(), GpuError> {
     GgmlType::SUPPORTED.into_iter().try_for_each(|ty| products(b, ty, [ROWS, columns(ty)]))
 }
 
-/// `y = 0.5·x·Wᵀ + 0.75·z·Bᵀ` and `dx += -1.5·dy·W + u·A`: more than a tile of rows, an odd number of outputs.
-fn products(b: &mut Bench, ty: GgmlType, [n, k]: [usize; 2]) -> Result<(), GpuError> {
-    let (tokens, rank) = (67, 12);
-    let tolerance = b.operands();
-    let (weight, w) = b.weight(ty, n, k)?;
-    let (x, z, bs) = (values(1, tokens * k), values(2, tokens * rank), values(3, n * rank));
-    let low_rank = linear::forward(&wide(&z), &wide(&bs), rank);
-    let product: Vec<f64> = linear::forward(&wide(&x), &w, k).iter().map(|y| 0.5 * y).collect();
-    let y_expected = plus(&product, 0.75, &low_rank);
-    let (dy, u, a) = (values(4, tokens * n), values(5, tokens * rank), values(6, rank * k));
-    let before = values(7, tokens * k);
-    let product = plus(&wide(&before), -1.5, &linear::backward(&wide(&dy), &w, k));
-    let dx_expected = plus(&product, 1.0, &linear::backward(&wide(&u), &wide(&a), k));
+fn products(b: &mut Bench, ty: GgmlType, shape: [usize; 2]) -> Result<(), GpuError> {
+    if b.gpu.kernels().reads_tiles() { matrices::product(b, ty, shape) } else { in_rows(b, ty, shape) }
+}
 
-    let (x, z, bs) = (b.input_view(k, &x)?, b.input_view(rank, &z)?, b.param(rank, &bs)?);
-    let (y, dy, u) = (b.output_view(n, tokens)?, b.input_view(n, &dy)?, b.input_view(rank, &u)?);
-    let (a, dx) = (b.param(k, &a)?, b.in_out(k, &before)?);
+/// An odd number of outputs of rows.
+fn in_rows(b: &mut Bench, ty: GgmlType, [n, k]: [usize; 2]) -> Result<(), GpuError> {
+    const RANK: usize = 12;
+    let tolerance = b.operands();
+    let Product { weight, x, z, up, dy, u, down, before, y_expected, dx_expected } =
+        Product::new(b, ty, [n, k], RANK)?;
+    let (x, z, up) = (b.input_view(k, &x)?, b.input_view(RANK, &z)?, b.param(RANK, &up)?);
+    let (y, dy, u) = (b.output_view(n, TOKENS)?, b.input_view(n, &dy)?, b.input_view(RANK, &u)?);
+    let (down, dx) = (b.param(k, &down)?, b.in_out(k, &before)?);
     b.run(|rec| {
-        let up = LowRank { z: z.view(), matrix: &bs, rank, scale: 0.75 };
-        tiled::forward(rec, y.view(), x.view(), &weight, 0.5, Some(&up), tokens);
-        let down = LowRank { z: u.view(), matrix: &a, rank, scale: 1.0 };
-        tiled::backward(rec, dx.view(), dy.view(), &weight, -1.5, Some(&down), tokens, true);
+        let term = LowRank { z: z.view(), matrix: &up, rank: RANK, scale: 0.75 };
+        tiled::forward(rec, y.view(), x.view(), &weight, 0.5, Some(&term), TOKENS);
+        let term = LowRank { z: u.view(), matrix: &down, rank: RANK, scale: 1.0 };
+        tiled::backward(rec, dx.view(), dy.view(), &weight, -1.5, Some(&term), TOKENS, true);
     })?;
     b.expect(format!("{} [{n}, {k}]: x·Wᵀ", ty.name()), &y, y_expected, tolerance);
     b.expect(format!("{} [{n}, {k}]: dy·W", ty.name()), &dx, dx_expected, tolerance);
