@@ -66,7 +66,7 @@ const fn case(
 }
 
 /// Rows and columns of operations on single values; the last have more than one dimension of workgroups of 64 covers.
-const ROWS_OF_VALUES: &[(usize, usize)] = &[(1, 4), (7, 20), (65, 252), (130, 68), (8_400, 256)];
+pub const ROWS_OF_VALUES: &[(usize, usize)] = &[(1, 4), (7, 20), (65, 252), (130, 68), (8_400, 256)];
 
 /// The cases of each operation.
 static TABLE: [&[Case]; 22] = [

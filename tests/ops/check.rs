@@ -8,7 +8,7 @@ use rullama_train::cases;
 use rullama_train::cases::bench::Bench;
 use rullama_train::cases::block;
 use rullama_train::cases::case::{Case, Check as OfShape};
-use rullama_train::gpu::{Gpu, Recorder};
+use rullama_train::gpu::{Gpu, GpuError, Recorder};
 use rullama_train::ops::Param;
 use rullama_train::ops::Rows;
 
@@ -32,15 +32,8 @@ pub fn run<'g>(gpu: &'g Gpu, work: impl FnOnce(&mut Recorder<'g>)) -> Outcome {
 
 /// Runs all shapes of a case of the table, one after the other, with the tolerances of tests.
 pub fn all_shapes(gpu: &Gpu, case: &Case) -> Outcome {
-    let mut worst = 0f64;
     let count = case.shapes.counts().iter().sum();
-    for shape in 0..count {
-        let mut bench = Bench::strict(gpu);
-        case.shapes.run(&mut bench, shape)?;
-        worst = worst.max(block_on(bench.verdict())?);
-    }
-    println!("{}/{}: {count} shapes, worst {:.0} % of what is allowed", case.op, case.name, 100.0 * worst);
-    Ok(())
+    strictly(gpu, &format!("{}/{}", case.op, case.name), count, |bench, i| case.shapes.run(bench, i))
 }
 
 /// Runs all shapes of a case, which the table of cases has for the kernels of `gpu`.
@@ -51,13 +44,22 @@ pub fn of_table(gpu: &Gpu, op: &str, name: &str) -> Outcome {
 
 /// Checks shapes one after the other, with the tolerances of tests.
 pub fn each<S>(gpu: &Gpu, name: &str, shapes: &[S], check: OfShape<S>) -> Outcome {
+    strictly(gpu, name, shapes.len(), |bench, i| check(bench, &shapes[i]))
+}
+
+fn strictly(
+    gpu: &Gpu,
+    name: &str,
+    count: usize,
+    run: impl Fn(&mut Bench, usize) -> Result<(), GpuError>,
+) -> Outcome {
     let mut worst = 0f64;
-    for shape in shapes {
+    for i in 0..count {
         let mut bench = Bench::strict(gpu);
-        check(&mut bench, shape)?;
+        run(&mut bench, i)?;
         worst = worst.max(block_on(bench.verdict())?);
     }
-    println!("{name}: {} shapes, worst {:.0} % of what is allowed", shapes.len(), 100.0 * worst);
+    println!("{name}: {count} shapes, worst {:.0} % of what is allowed", 100.0 * worst);
     Ok(())
 }
 
@@ -88,7 +90,7 @@ impl Block {
         Block::new(block::Block::in_out(gpu, margins, width, values))
     }
 
-    fn new(block: Result<block::Block, rullama_train::gpu::GpuError>) -> Block {
+    fn new(block: Result<block::Block, GpuError>) -> Block {
         let block = block.expect("test buffers are small");
         Block { rows: block.rows().clone(), block }
     }

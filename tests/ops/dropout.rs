@@ -1,16 +1,14 @@
 //! The statistics of dropout's masks.
 
+use rullama_train::cases::ROWS_OF_VALUES;
 use rullama_train::gpu::Gpu;
 use rullama_train::ops::dropout::{self, Mask};
 
 use super::check::{Block, Outcome, run};
 
-/// Rows and widths; the last has more elements than one dimension of workgroups of 64 covers.
-const SHAPES: [(usize, usize); 5] = [(1, 4), (7, 20), (65, 252), (130, 68), (8_400, 256)];
-
 /// The properties of a mask: two values, their share, and no pattern.
 pub fn masks(gpu: &Gpu) -> Outcome {
-    for (height, width) in SHAPES {
+    for (height, width) in ROWS_OF_VALUES.iter().copied() {
         let len = height * width;
         for (probability, key) in [(0.05, 1), (0.5, 0xdead_beef), (0.9, 0)] {
             let name = format!("[{height}, {width}] p={probability} key={key}");
