@@ -28,7 +28,7 @@ pub enum Place {
 /// Place around a result.
 pub const AROUND: Place = Place::Kept(POISON.to_bits());
 
-/// Where values lie in a buffer, and what must stay around them.
+/// Places of values in a buffer, and of what must stay around them.
 pub struct Layout {
     /// The buffer.
     pub buffer: wgpu::Buffer,

@@ -178,7 +178,7 @@ fn both_ways(b: &mut Bench, &(heads, lengths, gates): &Shape) -> Result<(), GpuE
     let v = Inputs::new(heads, tokens, gates);
     let (channels, inner, value_heads) = (v.shape.channels(), v.shape.values(), v.shape.value_heads);
     let frozen = v.frozen(b)?;
-    // What stands behind the bounds must not be used.
+    // Values behind the bounds must not be used.
     let on_device = b.gpu.upload("case", &[&bounds[..], &[[77; 2]; 64]].concat())?;
     let shape = v.delta(&frozen, &on_device, tokens);
     let (qkv, dout) = (b.input(channels, &v.qkv)?, b.input(inner, &v.dout)?);

@@ -48,7 +48,7 @@ fn both_ways(b: &mut Bench, shape: &Shape) -> Result<(), GpuError> {
     let frequencies: Vec<f64> = (0..size / 2).map(frequency).collect();
     let table = rope::Table::new(b.gpu, &frequencies, 1.0, period)?;
     let (x, weights) = (values(1, tokens * width), values(2, size));
-    // What stands behind the positions must not be used.
+    // Values behind the positions must not be used.
     let on_device = b.gpu.upload("case", &[&positions[..], &[7; 64]].concat())?;
     let norm = b.gpu.upload("case", &weights)?;
     let (forward, backward) = (b.in_out(width, &x)?, b.in_out(width, &x)?);

@@ -56,7 +56,7 @@ fn both_ways(b: &mut Bench, &(channels, taps, lengths): &Packed) -> Result<(), G
     let (bcx, dy) = (values(1, tokens * 3 * channels), values(2, tokens * channels));
     let weights = values(3, channels * taps);
     let taps = Taps::new(b.gpu, &ShortConv { channels, taps }, &weights)?;
-    // What stands behind the bounds must not be used.
+    // Values behind the bounds must not be used.
     let on_device = b.gpu.upload("case", &[&bounds[..], &[[77; 2]; 64]].concat())?;
     let conv = Convolution { channels, taps: &taps, tokens };
     let (bcx_block, dy_block) = (b.input(3 * channels, &bcx)?, b.input_within((0, 8), channels, &dy)?);
