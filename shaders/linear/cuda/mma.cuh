@@ -116,22 +116,23 @@ struct Fragments {
 // Stores the sums of a warp, or adds them: no other thread has these results. Begins new ones.
 template <bool ADD, class Tiles>
 __device__ __forceinline__ void store(const Operands& o, const Numbers& n, const Tiles& tiles, const Tile& tile, float (&d)[4][8][4]) {
-    uint32_t first = tile.column + warp_column() + threadIdx.x % 4 * 2;
+    uint32_t first = tile.column + warp_column() + neighbours_column();
 #pragma unroll
     for (int i = 0; i < 8; i++) {
         uint32_t token = tile.token + warp_token() + i * 8 + threadIdx.x % 32 / 4, source = tiles.source(tile, token);
         float factor = source != NONE ? o.factors[source] : 0.f;
         float* y = o.y + ((size_t)tile.part * n.rows + token) * n.stride + first;
         bool there = token < tile.rows;
-        float2 before[8];
+        float4 before[4];
 #pragma unroll
-        for (int j = 0; j < 8; j++) before[j] = ADD && there && first + j * 8 < n.columns ? *(const float2*)(y + j * 8) : float2{0.f, 0.f};
+        for (int j = 0; j < 4; j++) before[j] = ADD && there && first + j * 16 < n.columns ? *(const float4*)(y + j * 16) : float4{0.f, 0.f, 0.f, 0.f};
 #pragma unroll
-        for (int j = 0; j < 8; j++) {
-            float &a = d[i / 2][j][i % 2 * 2], &b = d[i / 2][j][i % 2 * 2 + 1];
-            float2 sums = {fmaf(a, factor, before[j].x), fmaf(b, factor, before[j].y)};
-            if (there && first + j * 8 < n.columns) *(float2*)(y + j * 8) = sums;
-            a = b = 0.f;
+        for (int j = 0; j < 4; j++) {
+            float *a = &d[i / 2][j * 2][i % 2 * 2], *b = &d[i / 2][j * 2 + 1][i % 2 * 2];
+            float4 v = neighbours({a[0], a[1]}, {b[0], b[1]}), w = before[j];
+            if (there && first + j * 16 < n.columns)
+                *(float4*)(y + j * 16) = {fmaf(v.x, factor, w.x), fmaf(v.y, factor, w.y), fmaf(v.z, factor, w.z), fmaf(v.w, factor, w.w)};
+            a[0] = a[1] = b[0] = b[1] = 0.f;
         }
     }
 }

@@ -67,3 +67,14 @@ struct Stage {
 __device__ __forceinline__ uint32_t all_stages(const Numbers& n) {
     return (n.steps + SLICES - 1) / SLICES + (n.low_steps + SLICES - 1) / SLICES;
 }
+
+// Four neighbouring results of a token. A lane has two of `first` and two of `second`, groups of eight columns; an even lane gets those of
+// `first` and an odd one those of `second`, by exchange with the lane beside it.
+__device__ __forceinline__ float4 neighbours(float2 first, float2 second) {
+    bool odd = threadIdx.x & 1;
+    float2 own = odd ? second : first, other = odd ? first : second;
+    other.x = __shfl_xor_sync(~0u, other.x, 1), other.y = __shfl_xor_sync(~0u, other.y, 1);
+    return odd ? float4{other.x, other.y, own.x, own.y} : float4{own.x, own.y, other.x, other.y};
+}
+// Their first column in the sixteen of both groups.
+__device__ __forceinline__ uint32_t neighbours_column() { return threadIdx.x % 2 * 8 + threadIdx.x % 4 / 2 * 4; }

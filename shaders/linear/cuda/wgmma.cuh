@@ -177,12 +177,13 @@ struct Sum {
     }
 };
 
-// Stores two neighbouring results of a token, or adds them.
-__device__ __forceinline__ void put(float* to, float a, float b, bool add) {
+// Stores four neighbouring results of a token, or adds them.
+__device__ __forceinline__ void put(float* to, float4 v, float factor, bool add) {
+    v = float4{v.x * factor, v.y * factor, v.z * factor, v.w * factor};
     if (add)
-        asm volatile("red.global.add.v2.f32 [%0], {%1, %2};" ::"l"(to), "f"(a), "f"(b) : "memory");
+        asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w) : "memory");
     else
-        *(float2*)to = float2{a, b};
+        *(float4*)to = v;
 }
 
 // Stores the sums of a warpgroup.
@@ -193,11 +194,12 @@ __device__ __forceinline__ void leave(const Operands& o, const Numbers& n, const
     float f = first != NONE ? o.factors[first] : 0.f, g = second != NONE ? o.factors[second] : 0.f;
     float* y = o.y + ((size_t)tile.part * n.rows + token) * n.stride;
 #pragma unroll
-    for (int j = 0; j < 128; j += 4) {
-        uint32_t column = tile.column + j * 2 + threadIdx.x % 4 * 2;
+    for (int j = 0; j < 128; j += 8) {
+        float4 a = neighbours({d[j], d[j + 1]}, {d[j + 4], d[j + 5]}), b = neighbours({d[j + 2], d[j + 3]}, {d[j + 6], d[j + 7]});
+        uint32_t column = tile.column + j * 2 + neighbours_column();
         if (column >= n.columns) continue;
-        if (token < tile.rows) put(y + column, d[j] * f, d[j + 1] * f, n.accumulate);
-        if (token + 8 < tile.rows) put(y + (size_t)8 * n.stride + column, d[j + 2] * g, d[j + 3] * g, n.accumulate);
+        if (token < tile.rows) put(y + column, a, f, n.accumulate);
+        if (token + 8 < tile.rows) put(y + (size_t)8 * n.stride + column, b, g, n.accumulate);
     }
 }
 
