@@ -311,14 +311,20 @@ fn the_ptx_is_that_of_its_source() {
         let waits = if text.contains(".target sm_90a") { count(".visible .entry") } else { 0 };
         assert_eq!(count("griddepcontrol.wait;"), waits, "{ptx}");
     };
-    let by_matrices = |folder: &str, common: &[&str], part: &str, ending: &str| {
+    // MATRICES in a source's name stands for the kind of matrix instructions.
+    let by_matrices = |folder: &str, common: &[&str], own: &[&str], [part, ending]: [&str; 2]| {
         for (matrices, before) in [("mma", &[SHARED][..]), ("wgmma", &[])] {
-            let own = ["parts.cuh", &format!("{matrices}.cuh"), &format!("{part}.cu")];
+            let own = ["parts.cuh", "MATRICES.cuh"]
+                .iter()
+                .chain(own)
+                .map(|name| name.replace("MATRICES", matrices));
+            let own = own.collect::<Vec<_>>();
+            let own = own.iter().map(String::as_str).collect::<Vec<_>>();
             same(folder, &[before, common, &own].concat(), &format!("{part}-{matrices}{ending}.ptx"));
         }
     };
     for part in ["whole", "grouped"] {
-        by_matrices("linear/cuda", &[LAUNCHES], part, "");
+        by_matrices("linear/cuda", &[LAUNCHES], &[&format!("{part}.cu")], [part, ""]);
     }
     for part in ["project", "gradient"] {
         let sources = [LAUNCHES, SHARED, NUMBERS, "parts.cuh", &format!("{part}.cu")];
@@ -329,9 +335,9 @@ fn the_ptx_is_that_of_its_source() {
         let sources = [SHARED, NUMBERS, "parts.cuh", "backward.cuh", &format!("{part}.cu")];
         same("delta/cuda", &sources, &format!("{part}.ptx"));
     }
-    for part in ["forward", "backward"] {
-        for kind in ["64", "128", "256", "128-capped", "256-capped"] {
-            by_matrices("attention/cuda", &[LAUNCHES, NUMBERS], part, &format!("-{kind}"));
-        }
+    for kind in ["-64", "-128", "-256", "-128-capped", "-256-capped"] {
+        let common = [LAUNCHES, NUMBERS];
+        by_matrices("attention/cuda", &common, &["forward.cu"], ["forward", kind]);
+        by_matrices("attention/cuda", &common, &["backward.cuh", "backward-MATRICES.cu"], ["backward", kind]);
     }
 }

@@ -47,6 +47,14 @@ MULTIPLY(64, 32, P16, D32(0), 32, 33, 34, 35, 36, 37, 38)
 MULTIPLY(128, 64, P48, D64(0), 64, 65, 66, 67, 68, 69, 70)
 MULTIPLY(256, 128, P112, D128(0), 128, 129, 130, 131, 132, 133, 134)
 
+// d (+)= a·b for 64 rows, 64 columns and 16 steps, both from shared memory, where a row of a and a column of b are 32 bytes of a stage.
+__device__ __forceinline__ void multiply_shared(float (&d)[32], Operand a, Operand b, int add) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {" P16 "}, %32, %33, p, 1, 1, 0, 0;\n}"
+                 : D32(0)
+                 : "l"(a), "l"(b), "r"(add));
+}
+
 __device__ __forceinline__ void products_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ __forceinline__ void products_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 // Waits until at most PENDING groups are under way; d is a result of an earlier one.

@@ -5,7 +5,7 @@ use std::ffi::CStr;
 
 use super::Attention;
 use super::coop16::Operands;
-use crate::gpu::{Gpu, Launch, Recorder, Texts, texts};
+use crate::gpu::{Gpu, Launch, MatrixInstructions, Recorder, Texts, texts};
 use crate::ops::Rows;
 use crate::ops::act::Act;
 use crate::ops::pack::Packed;
@@ -13,9 +13,10 @@ use crate::ops::partial_sums;
 
 /// Queries of a block.
 const QUERIES: usize = 128;
-/// Queries or keys of a block of [`backward`], whose gradients lie in the registers of both warpgroups. See `own_rows` in
-/// shaders/attention/cuda/backward.cu: for the largest heads, gradients that need more operands take half as many rows.
+/// Queries or keys of a block of [`backward`], whose gradients lie in the registers of both warpgroups. With heads of [`LARGEST`], both have
+/// the same rows, half as many; but for a block of dv by mma.sync.
 const OWN_ROWS: usize = 128;
+const LARGEST: usize = 256;
 /// Warps of a block: each computes the values of 16 queries of a head.
 const WARPS: usize = 8;
 /// Threads of a block.
@@ -62,7 +63,7 @@ struct ForwardNumbers {
     out_tiles: u32,
 }
 
-/// Twin of the numbers of `Backward` in shaders/attention/cuda/backward.cu.
+/// Twin of the numbers of `Backward` in shaders/attention/cuda/backward.cuh.
 #[repr(C)]
 #[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
 struct BackwardNumbers {
@@ -115,7 +116,7 @@ pub fn forward(rec: &mut Recorder, attention: &Attention, out: &Act, lse: &Rows,
     };
     let blocks = attention.heads * attention.rows.div_ceil(QUERIES);
     let kernel = (&attention.modules().forward, c"forward");
-    attention.launch(rec, "attention/cuda.forward", kernel, &buffers, &numbers, blocks);
+    attention.launch(rec, "attention/cuda.forward", kernel, &buffers, &numbers, (blocks, 0));
 }
 
 /// The gradients of [`forward`], as [`super::coop16_backward::Scratch::backward`]: `dq` is overwritten, `dk` and `dv` are added to. `dout`
@@ -131,7 +132,7 @@ pub fn backward(
     values: &wgpu::Buffer,
 ) {
     let Operands { q, k, v } = operands;
-    let Attention { heads, kv_heads, head_size, rows, .. } = *attention;
+    let Attention { heads, kv_heads, rows, .. } = *attention;
     let (out, _, out_tiles) = places(out);
     let shares = shares_of(rec.gpu(), attention);
     let buffers = [
@@ -163,9 +164,8 @@ pub fn backward(
     };
     let texts = &attention.modules().backward;
     let blocks = (heads * rows.div_ceil(16)).div_ceil(WARPS);
-    attention.launch(rec, "attention/cuda.rows", (texts, c"rows"), &buffers, &numbers, blocks);
-    let most_operands = rows.div_ceil(if head_size == 256 { OWN_ROWS / 2 } else { OWN_ROWS });
-    let blocks = most_operands * (heads + kv_heads * shares) + rows.div_ceil(OWN_ROWS) * kv_heads * shares;
+    attention.launch(rec, "attention/cuda.rows", (texts, c"rows"), &buffers, &numbers, (blocks, 0));
+    let blocks = backward_blocks(rec.gpu().kernels().matrix_instructions(), attention, shares);
     attention.launch(rec, "attention/cuda.backward", (texts, c"backward"), &buffers, &numbers, blocks);
     if shares > 1 {
         partial_sums::add(rec, dk, rows, 0..shares);
@@ -173,12 +173,42 @@ pub fn backward(
     }
 }
 
+/// Blocks of the kernel of [`backward`], and bytes of their dynamic shared memory.
+fn backward_blocks(instructions: MatrixInstructions, attention: &Attention, shares: usize) -> (usize, u32) {
+    let Attention { heads, kv_heads, head_size, rows, .. } = *attention;
+    let own_rows = own_rows(head_size);
+    let of_rows = rows.div_ceil(own_rows) * (heads + kv_heads * shares);
+    match instructions {
+        // dv has blocks of its own.
+        MatrixInstructions::Mma => (of_rows + rows.div_ceil(OWN_ROWS) * kv_heads * shares, 0),
+        MatrixInstructions::Wgmma => (of_rows, wgmma_bytes(head_size, own_rows)),
+    }
+}
+
+/// Rows of a block by wgmma, and of one of dq or dk by mma.sync.
+fn own_rows(head_size: usize) -> usize {
+    if head_size == LARGEST { OWN_ROWS / 2 } else { OWN_ROWS }
+}
+
+/// `ALL_BYTES` of shaders/attention/cuda/backward-wgmma.cu.
+fn wgmma_bytes(head_size: usize, own_rows: usize) -> u32 {
+    const STEP: usize = 64;
+    let (slots, exchanged) = if head_size == LARGEST { (2, 2 * 64 * STEP * 4) } else { (3, 0) };
+    let own = 2 * own_rows * head_size * 2;
+    (own + slots * (2 * STEP * head_size * 2 + STEP * 8) + 64 + exchanged) as u32
+}
+
 /// The blocks among which [`backward`] shares out the query heads of a key: with few keys, one block for all of them would run long after
 /// the others have ended.
 fn shares_of(gpu: &Gpu, attention: &Attention) -> usize {
     let Attention { heads, kv_heads, head_size, rows, .. } = *attention;
     let group = heads / kv_heads;
-    let enough = (gpu.multiprocessors() / 3).div_ceil(rows.div_ceil(OWN_ROWS) * kv_heads);
+    // By wgmma, blocks of keys have both dk and dv: they are the longest by far.
+    let (wanted, own_rows) = match gpu.kernels().matrix_instructions() {
+        MatrixInstructions::Mma => (gpu.multiprocessors() / 3, OWN_ROWS),
+        MatrixInstructions::Wgmma => (gpu.multiprocessors() * 3 / 2, own_rows(head_size)),
+    };
+    let enough = wanted.div_ceil(rows.div_ceil(own_rows) * kv_heads);
     let room = partial_sums::room(rows, kv_heads * head_size / 4) / 2;
     let fits = |shares: &usize| group.is_multiple_of(*shares) && (*shares == 1 || *shares <= room);
     let shares: Vec<usize> = (1..=group).filter(fits).collect();
@@ -198,7 +228,7 @@ impl Attention<'_> {
         modules(self.head_size, self.softcap).expect("`supports` accepts the head size")
     }
 
-    /// Launches a kernel of [`Attention::modules`].
+    /// Launches a kernel of [`Attention::modules`] in `blocks` with so many bytes of dynamic shared memory.
     fn launch(
         &self,
         rec: &mut Recorder,
@@ -206,10 +236,11 @@ impl Attention<'_> {
         (texts, entry): (&Texts, &'static CStr),
         buffers: &[(wgpu::Buffer, u64)],
         numbers: &impl bytemuck::Pod,
-        blocks: usize,
+        (blocks, shared): (usize, u32),
     ) {
         let entry = texts.entry(rec.gpu().kernels().matrix_instructions(), entry);
         let mut launch = Launch::of_buffers(name, entry, buffers, numbers, [blocks as u32, 1, 1], THREADS);
+        launch.shared = shared;
         if let Some(cap) = self.softcap {
             // The last member of both structs, which end at a multiple of 8 bytes.
             launch.numbers.extend(bytemuck::bytes_of(&[cap, 0.0]));
