@@ -337,7 +337,9 @@ fn the_ptx_is_that_of_its_source() {
     }
     for kind in ["-64", "-128", "-256", "-128-capped", "-256-capped"] {
         let common = [LAUNCHES, NUMBERS];
-        by_matrices("attention/cuda", &common, &["forward.cu"], ["forward", kind]);
+        by_matrices("attention/cuda", &common, &["forward.cuh", "forward.cu"], ["forward", kind]);
         by_matrices("attention/cuda", &common, &["backward.cuh", "backward-MATRICES.cu"], ["backward", kind]);
     }
+    let wide = [LAUNCHES, NUMBERS, "parts.cuh", "wgmma.cuh", "forward.cuh", "forward-wide.cu"];
+    same("attention/cuda", &wide, "forward-wide-wgmma-512.ptx");
 }

@@ -14,20 +14,6 @@ constexpr int STAGES_AT = 2 * Own::BYTES, VALUES_AT = STAGES_AT + SLOTS * 2 * Ro
               EXCHANGE_AT = UNITS_AT + 64, EXCHANGE = 64 * STEP * 4, ALL_BYTES = EXCHANGE_AT + (SHARED_ROWS ? 2 * EXCHANGE : 0);
 static_assert(ALL_BYTES <= 227 * 1024, "a block of compute capability 9.0 has no more");
 
-// This thread's 32 scores for the thread with its place in the other warpgroup.
-__device__ __forceinline__ void send(char* exchange, const float (&s)[STEP / 2]) {
-#pragma unroll
-    for (int i = 0; i < STEP / 8; i++)
-        ((float4*)exchange)[i * 128 + threadIdx.x % 128] = make_float4(s[i * 4], s[i * 4 + 1], s[i * 4 + 2], s[i * 4 + 3]);
-}
-__device__ __forceinline__ void receive(float (&s)[STEP / 2], const char* exchange) {
-#pragma unroll
-    for (int i = 0; i < STEP / 8; i++) {
-        float4 v = ((const float4*)exchange)[i * 128 + threadIdx.x % 128];
-        s[i * 4] = v.x, s[i * 4 + 1] = v.y, s[i * 4 + 2] = v.z, s[i * 4 + 3] = v.w;
-    }
-}
-
 // A block of rows from row0 on: queries of a head for dq, else keys and a share of the query heads that read them, for dk and dv. Scores and
 // the gradients of weights of the next stage are multiplied beside the products with this one. With heads of 256, a warpgroup makes the weights
 // and the other one their gradients; of dq each has half the columns, and of keys one has dk and the other dv. Longer than 60 lines: the steps of

@@ -1,79 +1,5 @@
-// Causal, windowed, grouped-query attention over packed samples, for heads of HEAD numbers. build compiles it to forward-HEAD.ptx, and with a
-// softcap of the scores (CAPPED) to forward-HEAD-capped.ptx, which the driver compiles for its GPU.
-#include "parts.cuh"
-
-// Twin of the buffers and of `ForwardNumbers` in src/ops/attention/cuda.rs.
-struct Forward {
-    const char* q;       // [H·K/16, T/16, 16, 16]
-    const char* k;       // [G·K/16, T/16, 16, 16]
-    const char* v;       // [G·K/16, T/16, 16, 16]
-    const uint2* bounds; // start and end row of each token's sample [T]
-    const float* sinks;  // one more score of each head, without a value [H]
-    float* lse;          // [T, H]
-    char* out;           // as q, or [T, H·K] in f32
-    float* factors;      // of out's rows: 1, because means of values fit into f16 [T]
-    uint32_t rows;       // T
-    uint32_t tiles;      // from one column of tiles to the next
-    uint32_t heads;      // H
-    uint32_t kv_heads;   // G
-    uint32_t window;     // 0: none
-    float scale;         // undoes the scaling of q·k
-    uint32_t has_sinks;
-    uint32_t out_tiles; // as `tiles`; 0: out is f32
-#if CAPPED
-    float cap; // c of c·tanh(s/c) on the scores
-#endif
-};
-
-// Weights of a block of scores: s becomes exp2(s·scale − most), and `most` is raised before. Returns by which factor of sums then change.
-template <int N>
-__device__ __forceinline__ void weigh(float (&s)[N], float (&most)[2], float (&sum)[2], float (&change)[2], float scale) {
-#pragma unroll
-    for (int r = 0; r < 2; r++) {
-        float top = s[r * 2];
-#pragma unroll
-        for (int i = 0; i < N / 4; i++) top = fmaxf(top, fmaxf(s[i * 4 + r * 2], s[i * 4 + r * 2 + 1]));
-        top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
-        top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
-        float higher = fmaxf(most[r], top * scale), added = 0.f;
-        change[r] = exp2_of(most[r] - higher);
-        most[r] = higher;
-#pragma unroll
-        for (int i = 0; i < N / 4; i++)
-#pragma unroll
-            for (int c = 0; c < 2; c++) {
-                float p = exp2_of(fmaf(s[i * 4 + r * 2 + c], scale, -higher));
-                s[i * 4 + r * 2 + c] = p;
-                added += p;
-            }
-        sum[r] = sum[r] * change[r] + added;
-    }
-}
-
-__device__ __forceinline__ void leave(const Forward& a, const float (&o)[HEAD / 2], const float (&factor)[2], uint32_t head,
-                                      uint32_t query) {
-    uint32_t t = threadIdx.x % 4;
-#pragma unroll
-    for (int r = 0; r < 2; r++) {
-        uint32_t row = query + r * 8;
-        bool seen = row < a.rows;
-        if (a.out_tiles == 0 && seen) {
-            float* to = (float*)a.out + ((size_t)row * a.heads + head) * HEAD + t * 2;
-#pragma unroll
-            for (int i = 0; i < HEAD / 8; i++)
-                *(float2*)(to + i * 8) = make_float2(o[i * 4 + r * 2] * factor[r], o[i * 4 + r * 2 + 1] * factor[r]);
-        }
-        // Rows behind the last are zero in its tile.
-        if (a.out_tiles != 0 && row / 16 * 16 < a.rows) {
-            char* to = a.out + ((size_t)head * (HEAD / 16) * a.out_tiles + row / 16) * 512 + row % 16 * 32 + t * 4;
-#pragma unroll
-            for (int i = 0; i < HEAD / 8; i++) {
-                uint32_t pair = half2_of(o[i * 4 + r * 2] * factor[r], o[i * 4 + r * 2 + 1] * factor[r]);
-                *(uint32_t*)(to + (size_t)(i / 2) * a.out_tiles * 512 + (i & 1) * 16) = seen ? pair : 0;
-            }
-        }
-    }
-}
+// Attention of forward.cuh for heads of up to 256 numbers.
+#include "forward.cuh"
 
 // A block of 128 queries. The scores of the next keys are multiplied beside the products with the values of these. Longer than 60 lines: what
 // the steps of one loop share.
@@ -159,28 +85,9 @@ __device__ __forceinline__ void forward_block(const Forward& a, uint32_t memory,
     for (int n = 0; n < KEYS / 16; n++) multiply<1>(o, p[n], Keys::columns(memory + (1 + (blocks - 1 & 1)) * SLOT, n), 1);
     products_commit();
     float factor[2];
-#pragma unroll
-    for (int r = 0; r < 2; r++) {
-        float total = sum[r];
-        total += __shfl_xor_sync(~0u, total, 1);
-        total += __shfl_xor_sync(~0u, total, 2);
-        factor[r] = 1.f;
-        if (a.has_sinks) {
-            float sink = a.sinks[head] * LOG2E, higher = fmaxf(most[r], sink);
-            factor[r] = exp2_of(most[r] - higher);
-            total = total * factor[r] + exp2_of(sink - higher);
-            most[r] = higher;
-        }
-        total = fmaxf(total, 1e-30f);
-        factor[r] /= total;
-        uint32_t row = query + r * 8;
-        if (threadIdx.x % 4 == 0 && row < a.rows) {
-            a.lse[(size_t)row * a.heads + head] = most[r] * LN2 + logf(total);
-            if (a.out_tiles) a.factors[row] = 1.f;
-        }
-    }
+    finish(a, factor, most, sum, head, query, true);
     products_wait<0>(o);
-    leave(a, o, factor, head, query);
+    leave(a, o, factor, head, 0, query);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) forward(const __grid_constant__ Forward a) {

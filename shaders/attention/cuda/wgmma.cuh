@@ -1,4 +1,4 @@
-// Products by wgmma: the second operand from shared memory. They run beside what follows, until `products_wait`.
+// Products by wgmma: the second operand from shared memory, or both. They run beside what follows, until `products_wait`.
 #pragma once
 #include <stdint.h>
 
@@ -63,4 +63,18 @@ __device__ __forceinline__ void products_wait(float (&d)[N]) {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 #pragma unroll
     for (int i = 0; i < N; i++) asm volatile("" : "+f"(d[i])::"memory");
+}
+
+// This thread's scores of 64 columns, for the thread with its place in the other warpgroup.
+__device__ __forceinline__ void send(char* exchange, const float (&s)[32]) {
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        ((float4*)exchange)[i * 128 + threadIdx.x % 128] = make_float4(s[i * 4], s[i * 4 + 1], s[i * 4 + 2], s[i * 4 + 3]);
+}
+__device__ __forceinline__ void receive(float (&s)[32], const char* exchange) {
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        float4 v = ((const float4*)exchange)[i * 128 + threadIdx.x % 128];
+        s[i * 4] = v.x, s[i * 4 + 1] = v.y, s[i * 4 + 2] = v.z, s[i * 4 + 3] = v.w;
+    }
 }

@@ -78,7 +78,7 @@ impl<'a> Operands<'a> {
 /// [`Attention::forward`]; `out` may be stored as tiles. They are not scaled: an output lies in the range of the values. CUDA computes it
 /// where it has kernels for these heads.
 pub fn forward(rec: &mut Recorder, attention: &Attention, out: &Act, lse: &Rows, operands: Operands) {
-    if cuda::supports(rec.gpu(), attention.head_size, attention.softcap) {
+    if cuda::supports_forward(rec.gpu(), attention.head_size, attention.softcap) {
         return cuda::forward(rec, attention, out, lse, operands);
     }
     let Operands { q, k, v } = operands;

@@ -1,11 +1,9 @@
 //! [`crate::ops::attention`] by CUDA's kernels, shaders/attention/cuda: the operands and results of [`super::coop16`], without memory for
 //! scores. Kernels for scores under a softcap are others, so that those without do not change.
 
-use std::ffi::CStr;
-
 use super::Attention;
 use super::coop16::Operands;
-use crate::gpu::{Gpu, Launch, MatrixInstructions, Recorder, Texts, texts};
+use crate::gpu::{Entry, Gpu, Launch, MatrixInstructions, Recorder, Texts, ptx, texts};
 use crate::ops::Rows;
 use crate::ops::act::Act;
 use crate::ops::pack::Packed;
@@ -40,6 +38,13 @@ macro_rules! modules {
         }
     };
 }
+
+/// Heads that have a kernel of their own, [`forward`] by `wgmma`; its queries of a block, and bytes of dynamic shared memory.
+const WIDE: usize = 512;
+const WIDE_QUERIES: usize = 64;
+const WIDE_BYTES: u32 = (3 * 2 * WIDE * 64 + 2 * 4 * WIDE_QUERIES * 64) as u32;
+
+static FORWARD_WIDE: &[u8] = ptx!("attention/cuda/forward-wide-wgmma-512.ptx");
 
 static MODULES: [Modules; 5] = [
     modules!(64, false, "-64.ptx"),
@@ -79,7 +84,14 @@ struct BackwardNumbers {
     shares: u32,
 }
 
-/// Whether `gpu` runs these kernels for heads of `head_size`, with `softcap` on their scores: those of Gemma 2 have 128 and 256 values.
+/// Whether `gpu` runs [`forward`] for heads of `head_size`, with `softcap` on their scores: as [`supports`], and on GPUs with `wgmma` for heads of
+/// [`WIDE`].
+pub fn supports_forward(gpu: &Gpu, head_size: usize, softcap: Option<f32>) -> bool {
+    let wgmma = gpu.kernels().cuda().is_some_and(|cuda| cuda.instructions == MatrixInstructions::Wgmma);
+    supports(gpu, head_size, softcap) || (wgmma && head_size == WIDE && softcap.is_none())
+}
+
+/// Whether `gpu` runs all of these kernels for heads of `head_size`, with `softcap` on their scores: those of Gemma 2 have 128 and 256 values.
 pub fn supports(gpu: &Gpu, head_size: usize, softcap: Option<f32>) -> bool {
     gpu.kernels().cuda().is_some() && modules(head_size, softcap).is_some()
 }
@@ -114,9 +126,15 @@ pub fn forward(rec: &mut Recorder, attention: &Attention, out: &Act, lse: &Rows,
         has_sinks: u32::from(attention.sinks.is_some()),
         out_tiles,
     };
+    if attention.head_size == WIDE {
+        let blocks = attention.heads * attention.rows.div_ceil(WIDE_QUERIES);
+        let entry = Entry { text: FORWARD_WIDE, name: c"forward" };
+        attention.launch(rec, "attention/cuda.forward_wide", entry, &buffers, &numbers, (blocks, WIDE_BYTES));
+        return;
+    }
     let blocks = attention.heads * attention.rows.div_ceil(QUERIES);
-    let kernel = (&attention.modules().forward, c"forward");
-    attention.launch(rec, "attention/cuda.forward", kernel, &buffers, &numbers, (blocks, 0));
+    let entry = attention.modules().forward.entry(rec.gpu().kernels().matrix_instructions(), c"forward");
+    attention.launch(rec, "attention/cuda.forward", entry, &buffers, &numbers, (blocks, 0));
 }
 
 /// The gradients of [`forward`], as [`super::coop16_backward::Scratch::backward`]: `dq` is overwritten, `dk` and `dv` are added to. `dout`
@@ -162,11 +180,12 @@ pub fn backward(
         out_tiles,
         shares: shares as u32,
     };
-    let texts = &attention.modules().backward;
+    let instructions = rec.gpu().kernels().matrix_instructions();
+    let entry = |name| attention.modules().backward.entry(instructions, name);
     let blocks = (heads * rows.div_ceil(16)).div_ceil(WARPS);
-    attention.launch(rec, "attention/cuda.rows", (texts, c"rows"), &buffers, &numbers, (blocks, 0));
-    let blocks = backward_blocks(rec.gpu().kernels().matrix_instructions(), attention, shares);
-    attention.launch(rec, "attention/cuda.backward", (texts, c"backward"), &buffers, &numbers, blocks);
+    attention.launch(rec, "attention/cuda.rows", entry(c"rows"), &buffers, &numbers, (blocks, 0));
+    let blocks = backward_blocks(instructions, attention, shares);
+    attention.launch(rec, "attention/cuda.backward", entry(c"backward"), &buffers, &numbers, blocks);
     if shares > 1 {
         partial_sums::add(rec, dk, rows, 0..shares);
         partial_sums::add(rec, dv, rows, shares..2 * shares);
@@ -228,17 +247,16 @@ impl Attention<'_> {
         modules(self.head_size, self.softcap).expect("`supports` accepts the head size")
     }
 
-    /// Launches a kernel of [`Attention::modules`] in `blocks` with so many bytes of dynamic shared memory.
+    /// Launches a kernel in `blocks` with so many bytes of dynamic shared memory.
     fn launch(
         &self,
         rec: &mut Recorder,
         name: &'static str,
-        (texts, entry): (&Texts, &'static CStr),
+        entry: Entry,
         buffers: &[(wgpu::Buffer, u64)],
         numbers: &impl bytemuck::Pod,
         (blocks, shared): (usize, u32),
     ) {
-        let entry = texts.entry(rec.gpu().kernels().matrix_instructions(), entry);
         let mut launch = Launch::of_buffers(name, entry, buffers, numbers, [blocks as u32, 1, 1], THREADS);
         launch.shared = shared;
         if let Some(cap) = self.softcap {
