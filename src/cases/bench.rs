@@ -2,10 +2,10 @@
 
 use std::cell::RefCell;
 
-use super::block::{self, Block, Layout, Margins, POISON, Place};
-use super::inputs::wide;
+use super::block::{self, AROUND, Block, Layout, Margins, POISON, Place};
 use super::tolerance::{EXACT, F16, F32, Tolerance};
-use crate::base::formats::{GgmlType, dequantize, random_blocks};
+use super::weight;
+use crate::base::formats::GgmlType;
 use crate::gpu::{Gpu, GpuError, Recorder, Tier};
 use crate::ops::pack::Packed;
 use crate::ops::{Param, Weight};
@@ -132,9 +132,7 @@ impl<'g> Bench<'g> {
 
     /// A random matrix of a weight format on the device, and its values.
     pub fn weight(&self, ty: GgmlType, rows: usize, cols: usize) -> Result<(Weight, Vec<f64>), GpuError> {
-        let bytes = random_blocks(ty, rows * cols / ty.block_len(), (rows + cols) as u64);
-        let truth = wide(&dequantize(ty, &bytes));
-        Ok((Weight::upload(self.gpu, "case", ty, rows, cols, &bytes)?, truth))
+        weight::random(self.gpu, ty, rows, cols, false)
     }
 
     /// Notes what `block` must hold; everything around it must be as it was.
@@ -168,6 +166,19 @@ impl<'g> Bench<'g> {
         self.note(name.into(), block.of_rows(of), block.width, values, pieces);
     }
 
+    /// Notes what the rows of an output must hold for which `of` is true, each compared alone; other rows keep their poison.
+    pub fn expect_only_rows(
+        &mut self,
+        name: impl Into<String>,
+        block: &Block,
+        of: impl Fn(usize) -> bool,
+        values: Vec<f64>,
+        tolerance: Tolerance,
+    ) {
+        let pieces = vec![(block.width, tolerance); values.len() / block.width];
+        self.note(name.into(), block.of_rows_among(AROUND, of), block.width, values, pieces);
+    }
+
     /// Notes what `count` columns of `block` from `first` on must hold; the others may hold anything.
     pub fn expect_columns(
         &mut self,
@@ -179,7 +190,13 @@ impl<'g> Bench<'g> {
         tolerance: Tolerance,
     ) {
         let pieces = vec![(values.len(), tolerance)];
-        self.note(name.into(), block.of_columns(first, count), count, values, pieces);
+        self.note(name.into(), block.of_columns(first..first + count, Place::Value), count, values, pieces);
+    }
+
+    /// Notes that `count` columns of an output from `first` on keep their poison; the others may hold anything.
+    pub fn expect_columns_kept(&mut self, name: &str, block: &Block, first: usize, count: usize) {
+        let layout = block.of_columns(first..first + count, AROUND);
+        self.note(name.into(), layout, 1, Vec::new(), vec![(0, EXACT)]);
     }
 
     /// Notes what the start of a buffer without guards must hold.

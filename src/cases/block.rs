@@ -125,11 +125,16 @@ impl Block {
 
     /// The values of the rows for which `of` is true; other rows may hold anything.
     pub fn of_rows(&self, of: impl Fn(usize) -> bool) -> Layout {
+        self.of_rows_among(Place::Any, of)
+    }
+
+    /// The values of the rows for which `of` is true, and what the places of other rows hold.
+    pub fn of_rows_among(&self, others: Place, of: impl Fn(usize) -> bool) -> Layout {
         let stride = self.rows.stride;
         self.layout(self.height * stride, |i| {
             let (row, column) = (i / stride, (i % stride).checked_sub(self.left));
             match column {
-                _ if !of(row) => Place::Any,
+                _ if !of(row) => others,
                 Some(column) if column < self.width => Place::Value,
                 Some(column) if column < self.width.next_multiple_of(4) => Place::Kept(0),
                 _ => AROUND,
@@ -137,12 +142,14 @@ impl Block {
         })
     }
 
-    /// The values of `count` columns from `first` on; the others may hold anything.
-    pub fn of_columns(&self, first: usize, count: usize) -> Layout {
+    /// Columns `range`, each `own`; the others may hold anything.
+    pub fn of_columns(&self, range: std::ops::Range<usize>, own: Place) -> Layout {
         let stride = self.rows.stride;
-        let within = |i: usize| (first..first + count).contains(&(i % stride));
-        let place = |i| if within(i) { Place::Value } else { Place::Any };
-        self.layout(self.height * stride, place)
+        self.layout(self.height * stride, |i| match (i % stride).checked_sub(self.left) {
+            Some(column) if range.contains(&column) => own,
+            Some(column) if column < self.width.next_multiple_of(4) => Place::Any,
+            _ => AROUND,
+        })
     }
 
     /// The values in `range` of an output of one row; the rest keeps its poison.

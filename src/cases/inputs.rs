@@ -27,6 +27,11 @@ pub fn scaled(scale: f32, x: &[f64]) -> Vec<f64> {
     x.iter().map(|x| f64::from(scale) * x).collect()
 }
 
+/// Columns `from..from + count` of every row.
+pub fn part(rows: &[f64], width: usize, from: usize, count: usize) -> Vec<f64> {
+    rows.chunks(width).flat_map(|row| &row[from..from + count]).copied().collect()
+}
+
 /// Odd multiples of the smallest width that rows of `ty` can have.
 pub fn widths(ty: GgmlType) -> [usize; 3] {
     match ty.block_len() {

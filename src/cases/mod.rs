@@ -5,15 +5,18 @@
 //! after the operations.
 
 mod adamw;
+mod adapter;
 pub mod attention;
 pub mod bench;
 mod bias;
 pub mod block;
+mod block_end;
 mod cached_attention;
+mod cached_gated;
+mod cached_heads;
 pub mod case;
 mod columns;
 mod cross_entropy;
-mod decoding;
 mod delta;
 mod delta_norm;
 mod distill;
@@ -25,7 +28,10 @@ pub mod inputs;
 mod latent;
 mod lora;
 mod matrices;
+pub mod matvec;
+mod matvec_bytes;
 mod output_gate;
+mod per_layer;
 mod product;
 mod products;
 mod rms_norm;
@@ -34,7 +40,9 @@ mod row_status;
 mod scale;
 mod shared_experts;
 mod short_conv;
+mod tokens;
 pub mod tolerance;
+pub mod weight;
 
 use case::{Case, Needs, Once, Run};
 
@@ -44,6 +52,7 @@ use crate::ops::op::Variant;
 /// Both kinds of f32 kernels, where a software renderer has its own.
 const EXACT: &[Variant] = &[Variant::F32, Variant::Plain];
 const F32: &[Variant] = &[Variant::F32];
+const PLAIN: &[Variant] = &[Variant::Plain];
 /// Kernels that read rows of f32.
 const ROWS: &[Variant] = &[Variant::F32, Variant::Plain, Variant::F16, Variant::Coop8];
 const PRODUCTS: &[Variant] = &[Variant::F32, Variant::Plain, Variant::F16, Variant::Coop8, Variant::Coop16];
@@ -69,12 +78,15 @@ const fn case(
 pub const ROWS_OF_VALUES: &[(usize, usize)] = &[(1, 4), (7, 20), (65, 252), (130, 68), (8_400, 256)];
 
 /// The cases of each operation.
-static TABLE: [&[Case]; 22] = [
+static TABLE: [&[Case]; 28] = [
     &OTHERS,
     &adamw::CASES,
     &attention::CASES,
     &bias::CASES,
+    &block_end::CASES,
     &cached_attention::CASES,
+    &cached_gated::CASES,
+    &cached_heads::CASES,
     &columns::CASES,
     &cross_entropy::CASES,
     &delta::CASES,
@@ -85,7 +97,10 @@ static TABLE: [&[Case]; 22] = [
     &gated::CASES,
     &latent::CASES,
     &lora::CASES,
+    &matvec::CASES,
+    &matvec_bytes::CASES,
     &output_gate::CASES,
+    &per_layer::CASES,
     &rms_norm::CASES,
     &rope::CASES,
     &row_status::CASES,
@@ -105,7 +120,7 @@ pub fn of_selftest(gpu: &Gpu) -> impl Iterator<Item = &'static Case> {
 }
 
 /// Cases of the self-test whose tests have shapes and tolerances of their own.
-static OTHERS: [Case; 28] = [
+static OTHERS: [Case; 20] = [
     case("linear", "products", Needs::Any, PRODUCTS, &Once(products::q4_k)),
     case("linear", "products in every format", Needs::Any, PRODUCTS, &Once(products::every_format)),
     case("linear", "long products in CUDA", Needs::Cuda, CUDA, &Once(matrices::in_cuda)),
@@ -121,17 +136,9 @@ static OTHERS: [Case; 28] = [
     case("experts", "router and groups", Needs::Any, F32, &Once(experts::routers)),
     case("experts", "biases", Needs::Any, F32, &Once(experts::biases)),
     case("cross_entropy", "losses, gradients as tiles", Needs::Tiles, PACKED, &Once(matrices::losses)),
-    case("matvec", "a few rows in every format", Needs::Any, F32, &Once(products::short_products)),
-    case("matvec", "a gated input", Needs::Any, F32, &Once(decoding::gated_products)),
-    case("matvec", "the stream behind a block", Needs::Any, F32, &Once(decoding::ended_products)),
-    case("matvec", "one row in bytes", Needs::Tiles, PACKED, &Once(decoding::byte_products)),
     case("matvec", "experts of a few rows", Needs::Any, F32, &Once(experts::short_products)),
-    case("cached_heads", "into the cache", Needs::Any, F32, &Once(decoding::heads)),
-    case("cached_gated", "gates with adapters", Needs::Any, F32, &Once(decoding::gates)),
-    case("block_end", "stream and next norm", Needs::Any, F32, &Once(decoding::block_ends)),
-    case("per_layer", "inputs of layers", Needs::Any, F32, &Once(decoding::per_layer_inputs)),
     case("random", "blocks", Needs::Any, F32, &Once(products::random_blocks)),
-    case("argmax", "the likeliest token", Needs::Any, F32, &Once(decoding::likeliest)),
-    case("argmax", "the likeliest tokens of rows", Needs::Any, F32, &Once(decoding::likeliest_of_rows)),
-    case("categorical", "drawn tokens", Needs::Any, F32, &Once(decoding::drawn)),
+    case("argmax", "the likeliest token", Needs::Any, F32, &Once(tokens::likeliest)),
+    case("argmax", "the likeliest tokens of rows", Needs::Any, F32, &Once(tokens::likeliest_of_rows)),
+    case("categorical", "drawn tokens", Needs::Any, F32, &Once(tokens::drawn)),
 ];

@@ -1,17 +1,14 @@
 //! Products with frozen weights of every format, and with the adapter's matrices, in rows of f32.
 
 use super::bench::Bench;
-use super::inputs::{pcg, values, wide};
+use super::inputs::pcg;
 use super::matrices;
 use super::product::{Product, ROWS, TOKENS, columns};
-use super::tolerance::F32;
 use crate::base::Tensor;
 use crate::base::formats::GgmlType;
 use crate::gpu::GpuError;
 use crate::ops::linear::tiled::{self, LowRank};
-use crate::ops::matvec::{self, Down};
 use crate::ops::random;
-use crate::reference::linear;
 
 /// Rows and columns of a matrix whose sums have one step, forward and backward: no device splits its products.
 const SHORT: [usize; 2] = [12, 12];
@@ -48,31 +45,6 @@ fn in_rows(b: &mut Bench, ty: GgmlType, [n, k]: [usize; 2]) -> Result<(), GpuErr
     })?;
     b.expect(format!("{} [{n}, {k}]: x·Wᵀ", ty.name()), &y, y_expected, tolerance);
     b.expect(format!("{} [{n}, {k}]: dy·W", ty.name()), &dx, dx_expected, tolerance);
-    Ok(())
-}
-
-/// `y = 0.37·x·Wᵀ` of a few rows, with the adapter's `z = x·Aᵀ` beside it, and under a softcap.
-pub fn short_products(b: &mut Bench) -> Result<(), GpuError> {
-    for (i, ty) in GgmlType::SUPPORTED.into_iter().enumerate() {
-        let (rows, n, rank, k) = ([1, 2, 3, 5][i % 4], 67, 4, columns(ty));
-        let cap = [None, Some(3.0f32)][i % 2];
-        let (weight, w) = b.weight(ty, n, k)?;
-        let (x, a) = (values(1, rows * k), values(2, rank * k));
-        let capped = |y: f64| cap.map(f64::from).map_or(y, |cap| cap * (y / cap).tanh());
-        let product = linear::forward(&wide(&x), &w, k).into_iter().map(|y| capped(f64::from(0.37f32) * y));
-        let product: Vec<f64> = product.collect();
-        let thin = linear::forward(&wide(&x), &wide(&a), k);
-        let (x, a) = (b.input(k, &x)?, b.param(k, &a)?);
-        let (y, y_width) = (b.output(72 + rank, rows)?, 72);
-        b.run(|rec| {
-            let down = Down { a: &a, z_offset: y_width };
-            let (to, from) = (y.view(), x.view());
-            matvec::forward(rec, to, from, 0, &[&weight], Some(&down), 0.37, cap, rows);
-        })?;
-        let name = format!("{}, {rows} rows", ty.name());
-        b.expect_columns(&name, &y, 0, n, product, F32);
-        b.expect_columns(&format!("{name}: z"), &y, y_width, rank, thin, F32);
-    }
     Ok(())
 }
 

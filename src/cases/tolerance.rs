@@ -19,8 +19,12 @@ pub struct Tolerance {
 pub const F32: Tolerance = Tolerance::of(2e-5);
 /// Operands that are rounded to f16.
 pub const F16: Tolerance = Tolerance::of(1e-2);
-/// One operand that is rounded to integers of 16 bits.
-pub const BYTES: Tolerance = Tolerance::of(2e-4);
+/// One operand that is rounded to integers of 16 bits: by at most half of 1/32639 of the largest of 16 values.
+pub const BYTES: Tolerance = Tolerance { device: 2e-4, ..Tolerance::new(5e-5, 2e-4, 2e-4) };
+/// Rounding of sums of up to 1024 products in f32: about ε·√K = 6e-8·32 at worst.
+pub const PRODUCT: Tolerance = Tolerance::new(2e-6, 2e-6, 2e-6);
+/// A norm and a few sums.
+pub const SUMS: Tolerance = Tolerance::new(2e-6, 4e-6, 4e-6);
 /// One rounding of a product or a sum.
 pub const SUM: Tolerance = Tolerance::new(1.2e-7, 2.4e-7, 1.2e-7);
 /// An exponential, a quotient and two products.

@@ -1,9 +1,8 @@
 //! Products with weights of every format, in tiles, with and without the adapter's term.
 
-use rullama_train::base::formats::planes;
-use rullama_train::base::formats::{GgmlType, dequantize, random_blocks};
+use rullama_train::base::formats::GgmlType;
+use rullama_train::cases::weight;
 use rullama_train::gpu::{Gpu, GpuOptions, Tier};
-use rullama_train::ops::Tile;
 use rullama_train::ops::Weight;
 use rullama_train::ops::linear::tiled::{self as linear, LowRank};
 use rullama_train::reference;
@@ -16,29 +15,9 @@ use super::coop::{HALF, leveled, rows};
 /// Rounding of sums of up to 1024 products in f32: about ε·√K = 6e-8·32 at worst.
 const PRODUCT: Tolerance = Tolerance::new(2e-6, 2e-6, 2e-6);
 
-/// A random weight on the device, and its values from the decoder of src/base.
-///
-/// With `tiled` it lies in pieces of 64 rows in one buffer, each from a multiple of 256 bytes on and followed by NaN.
+/// A random weight on the device, in pieces with `tiled`, and its values from the decoder of src/base.
 pub fn random_weight(gpu: &Gpu, ty: GgmlType, rows: usize, cols: usize, tiled: bool) -> (Weight, Vec<f64>) {
-    let bytes = random_blocks(ty, rows * cols / ty.block_len(), (rows + cols) as u64);
-    let truth = wide(&dequantize(ty, &bytes));
-    if !tiled {
-        return (Weight::upload(gpu, "test", ty, rows, cols, &bytes).expect("a small matrix"), truth);
-    }
-    let (mut all, mut parts) = (Vec::new(), Vec::new());
-    for piece in bytes.chunks(64 * cols / ty.block_len() * ty.block_bytes()) {
-        let packed = planes::to_planes(ty, piece.len() * ty.block_len() / ty.block_bytes() / cols, piece);
-        let start = all.len();
-        all.extend_from_slice(&packed);
-        all.resize((all.len() + 256).next_multiple_of(256), 0xff);
-        parts.push((start as u64, (all.len() - start) as u64));
-    }
-    let buffer = gpu.upload("test", &all).expect("a small matrix");
-    let tiles = parts.into_iter().enumerate().map(|(i, range)| {
-        let first_row = 64 * i;
-        Tile { first_row, rows: 64.min(rows - first_row), buffer: buffer.clone(), range: Some(range) }
-    });
-    (Weight { ty, rows, cols, tiles: tiles.collect(), bias: None }, truth)
+    weight::random(gpu, ty, rows, cols, tiled).expect("a small matrix")
 }
 
 pub struct Case {

@@ -8,7 +8,6 @@ mod check;
 mod coop;
 mod cuda;
 mod cuda_lora;
-mod decoding;
 mod distill;
 mod dropout;
 mod embedding;
@@ -28,6 +27,7 @@ mod rms_norm;
 mod selftest;
 mod sums;
 mod tiles;
+mod tokens;
 mod verdict;
 
 use rullama_train::base::formats::GgmlType::{self, *};
@@ -106,11 +106,11 @@ const MANY: &[GgmlType] = &[
 ];
 const RARE: &[GgmlType] = &[IQ2_XXS, IQ2_XS, IQ3_S, IQ1_S, IQ1_M, TQ1_0, TQ2_0, NVFP4, Q1_0, Q2_0];
 
-const CASES: [Case; 118] = [
+const CASES: [Case; 111] = [
     case("adamw", "gradients that are not finite", F32, adamw::non_finite),
-    case("argmax", "the likeliest token", F32, decoding::likeliest),
-    case("argmax", "the likeliest tokens of rows", F32, decoding::likeliest_of_rows),
-    case("categorical", "drawn tokens", F32, decoding::drawn),
+    case("argmax", "the likeliest token", F32, tokens::likeliest),
+    case("argmax", "the likeliest tokens of rows", F32, tokens::likeliest_of_rows),
+    case("categorical", "drawn tokens", F32, tokens::drawn),
     case("attention", "forward and backward", F32, |gpu| {
         attention::forward_and_backward(gpu, &[4, 32, 64, 100, 128, 256, 512])
     }),
@@ -132,14 +132,15 @@ const CASES: [Case; 118] = [
     case("attention", "forward and backward", TILES, |gpu| {
         attention::forward_and_backward(gpu, &[32, 64, 96, 128, 192, 256, 512])
     }),
-    case("block_end", "the end of a block", F32, decoding::residual_and_next),
-    case("block_end", "many threads per row", F32, |gpu| split(gpu, decoding::residual_and_next)),
+    case("block_end", "many threads per row", F32, |gpu| {
+        split(gpu, |gpu| check::of_table(gpu, "block_end", "stream and next norm"))
+    }),
     case("cached_attention", "forward, keys split", F32, |gpu| split(gpu, over_a_cache)),
     case("cached_attention", "forward, the last workgroup adds up", F32, arriving),
-    case("cached_gated", "feed-forward and per-layer inputs", F32, decoding::gates),
-    case("cached_gated", "many threads per column", F32, |gpu| split(gpu, decoding::gates)),
+    case("cached_gated", "many threads per column", F32, |gpu| {
+        split(gpu, |gpu| check::of_table(gpu, "cached_gated", "gates with adapters"))
+    }),
     case("rms_norm", "that passes rows on", F32, rms_norm::passing),
-    case("cached_heads", "queries, keys and values into the cache", F32, decoding::heads_and_cache),
     case("cross_entropy", "losses, gradients of logits", PACKED, half::cross_entropy),
     case("distill", "sums of the teacher", F32, distill::of_teacher),
     case("dropout", "shares of masks", F32, dropout::masks),
@@ -240,16 +241,14 @@ const CASES: [Case; 118] = [
     slow("matvec", "many threads per row, other formats", PLAIN, |gpu| {
         split(gpu, |gpu| matvec::wide_rows(gpu, OTHERS))
     }),
-    case("matvec", "one row, in bytes", PLAIN, matvec::in_bytes),
-    case("matvec", "one row, in bytes, many threads", PLAIN, |gpu| split(gpu, matvec::in_bytes)),
-    case("matvec", "a gated input", F32, |gpu| decoding::gated_products(gpu, MANY)),
-    slow("matvec", "a gated input in rare formats", F32, |gpu| decoding::gated_products(gpu, RARE)),
-    case("matvec", "the stream behind a block", F32, decoding::ended_products),
+    case("matvec", "one row, in bytes, many threads", PLAIN, |gpu| {
+        split(gpu, |gpu| check::of_table(gpu, "matvec", "one row, in bytes"))
+    }),
+    case("matvec", "a gated input", F32, |gpu| matvec::gated(gpu, MANY)),
+    slow("matvec", "a gated input in rare formats", F32, |gpu| matvec::gated(gpu, RARE)),
     case("matvec", "experts in short passes", F32, experts::products::short),
     case("norm_add", "forward", PACKED, half::residuals),
     case("norm_add", "waiting for the next norm", PACKED, pending::norms),
-    case("per_layer", "inputs of all layers", F32, decoding::per_layer_inputs),
-    case("per_layer", "inputs of one layer", EXACT, decoding::inputs_of_a_layer),
     case("random", "blocks of weights", F32, random::blocks),
     case("rms_norm", "no norm in the place of one", EXACT, rms_norm::identity),
     case("rms_norm", "a row that overflows is not finite", EXACT, rms_norm::overflow),
