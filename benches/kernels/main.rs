@@ -55,17 +55,20 @@ const ATTENTION: &[fn(&Gpu) -> Outcome] = &[
 
 const BENCHES: [Bench; 17] = [
     bench("linear", F32, &[|gpu| linear::forward(gpu, ALL), |gpu| linear::backward(gpu, ALL)], work::linear),
+    bench("linear", HALF, &[|gpu| linear::forward(gpu, ALL), |gpu| linear::backward(gpu, ALL)], work::linear),
     bench(
         "linear",
-        HALF,
-        &[|gpu| linear::forward_in_f16(gpu, ALL), |gpu| linear::backward_in_f16(gpu, ALL)],
-        work::linear,
+        COOP16,
+        &[|gpu| linear::forward(gpu, ALL), |gpu| linear::backward(gpu, ALL)],
+        work::coop_linear,
     ),
-    bench("linear", COOP16, &[coop::forward, coop::backward], work::coop_linear),
     bench(
         "lora",
         F32,
-        &[linear::adapter_products, |gpu| check::of_table(gpu, "lora", "gradients")],
+        &[
+            |gpu| check::of_table(gpu, "linear", "adapter matrices as weights"),
+            |gpu| check::of_table(gpu, "lora", "gradients"),
+        ],
         work::lora,
     ),
     bench("lora", COOP16, &[coop::adapter], work::coop_lora),

@@ -1,7 +1,7 @@
 //! An adapter of decoding: products of a few rows that still lack `B·z`.
 
 use super::bench::Bench;
-use super::inputs::{part, plus, values, wide};
+use super::inputs::{beside, part, plus, values, wide};
 use crate::gpu::GpuError;
 use crate::ops::Up;
 use crate::reference::linear;
@@ -50,10 +50,6 @@ impl Adapter {
 
     /// Rows of products with `z` beside them.
     pub fn beside(&self, products: &[f32], width: usize) -> Vec<f32> {
-        if self.rank == 0 {
-            return products.to_vec();
-        }
-        let rows = products.chunks(width).zip(self.z.chunks(self.width()));
-        rows.flat_map(|(products, z)| [products, z].concat()).collect()
+        beside(products, width, &self.z, self.width())
     }
 }

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 
 use super::block::{self, AROUND, Block, Layout, Margins, POISON, Place};
-use super::tolerance::{EXACT, F16, F32, Tolerance};
+use super::tolerance::{EXACT, HALF, PRODUCT, Tolerance};
 use super::weight;
 use crate::base::formats::GgmlType;
 use crate::gpu::{Gpu, GpuError, Recorder, Tier};
@@ -21,6 +21,8 @@ struct Expected {
     values: Vec<f64>,
     /// Numbers of values that are compared together, with their tolerances.
     pieces: Vec<(usize, Tolerance)>,
+    /// Factors of the rows before they are compared; empty where all are 1.
+    levels: Vec<f64>,
 }
 
 /// One case under way.
@@ -63,9 +65,9 @@ impl<'g> Bench<'g> {
         self.ahead.borrow().is_none()
     }
 
-    /// The tolerance of products and attention.
+    /// The tolerance of products.
     pub fn operands(&self) -> Tolerance {
-        if self.gpu.kernels().tier() == Tier::F32 { F32 } else { F16 }
+        if self.gpu.kernels().tier() == Tier::F32 { PRODUCT } else { HALF }
     }
 
     /// Records `work` and submits it.
@@ -151,6 +153,20 @@ impl<'g> Bench<'g> {
     ) {
         let pieces = (0..block.height).map(|row| (block.width, tolerance(row))).collect();
         self.note(name.into(), block.whole(), block.width, values, pieces);
+    }
+
+    /// Notes what `block` must hold, rows of different sizes multiplied by `level` before they are compared together.
+    pub fn expect_leveled(
+        &mut self,
+        name: impl Into<String>,
+        block: &Block,
+        values: &[f64],
+        tolerance: Tolerance,
+        level: impl Fn(usize) -> f64,
+    ) {
+        let levels: Vec<f64> = (0..block.height).map(level).collect();
+        self.expect(name, block, leveled(values, block.width, &levels), tolerance);
+        self.expected.last_mut().expect("it was noted").levels = levels;
     }
 
     /// Notes what the rows of `block` must hold for which `of` is true; other rows may hold anything.
@@ -295,7 +311,7 @@ impl<'g> Bench<'g> {
         values: Vec<f64>,
         pieces: Vec<(usize, Tolerance)>,
     ) {
-        self.expected.push(Expected { name, layout, width, values, pieces });
+        self.expected.push(Expected { name, layout, width, values, pieces, levels: Vec::new() });
     }
 
     /// Reads every buffer and compares; returns the largest error as a share of what is allowed.
@@ -319,6 +335,8 @@ impl Expected {
             0 => {}
             left => return Err(format!("{name}: {left} of {count} values were not written")),
         }
+        let leveled = (!self.levels.is_empty()).then(|| leveled(found, self.width, &self.levels));
+        let found = leveled.as_deref().unwrap_or(found);
         let named = |error: String| format!("{name}: {error}");
         let (mut worst, mut at) = (0f64, 0);
         for (count, tolerance) in &self.pieces {
@@ -331,4 +349,9 @@ impl Expected {
         assert_eq!(at, count, "each value is in one piece");
         Ok(worst)
     }
+}
+
+/// Rows, each times its factor.
+fn leveled(rows: &[f64], width: usize, levels: &[f64]) -> Vec<f64> {
+    rows.chunks(width).zip(levels).flat_map(|(row, level)| row.iter().map(move |x| level * x)).collect()
 }

@@ -27,6 +27,32 @@ pub fn scaled(scale: f32, x: &[f64]) -> Vec<f64> {
     x.iter().map(|x| f64::from(scale) * x).collect()
 }
 
+/// Rows of very different size, as in a model's activations and gradients, where `spread`: see [`level`].
+pub fn rows(seed: u64, height: usize, width: usize, spread: bool) -> Vec<f32> {
+    let mut values = values(seed, height * width);
+    for (t, row) in values.chunks_mut(width).enumerate().filter(|_| spread) {
+        row.iter_mut().for_each(|x| *x *= 2f32.powi(exponent(t)));
+    }
+    values
+}
+
+/// The inverse of the size of a row of [`rows`], so that one tolerance fits all of them.
+pub fn level(row: usize) -> f64 {
+    2f64.powi(-exponent(row))
+}
+
+fn exponent(row: usize) -> i32 {
+    (row as i32 * 29) % 81 - 40
+}
+
+/// Rows of `left` and `right` side by side.
+pub fn beside(left: &[f32], left_width: usize, right: &[f32], right_width: usize) -> Vec<f32> {
+    if left_width == 0 || right_width == 0 {
+        return [left, right].concat();
+    }
+    left.chunks(left_width).zip(right.chunks(right_width)).flat_map(|(l, r)| [l, r].concat()).collect()
+}
+
 /// Columns `from..from + count` of every row.
 pub fn part(rows: &[f64], width: usize, from: usize, count: usize) -> Vec<f64> {
     rows.chunks(width).flat_map(|row| &row[from..from + count]).copied().collect()

@@ -1,21 +1,18 @@
-//! Operations beside products on matrices of 16×16, which read or write f16 tiles, and those products.
+//! Operations beside products on matrices of 16×16, which read or write f16 tiles, and products with an adapter.
 
 use super::bench::Bench;
 use super::block::Block;
 use super::cross_entropy::{SOFTCAP, WARM, targets};
 use super::inputs::{plus, values, wide};
-use super::product::{Product, TOKENS, columns};
+use super::products::packed;
 use super::rms_norm::{EPS, norm};
 use super::tolerance::{F16, F32};
 use crate::base::config::Activation;
-use crate::base::formats::GgmlType;
 use crate::gpu::GpuError;
 use crate::ops::act::Act;
 use crate::ops::cross_entropy::{Chunk, coop16 as cross_entropy};
 use crate::ops::gated::coop16 as gated;
 use crate::ops::heads::{coop16 as heads, coop16_backward as heads_backward};
-use crate::ops::linear::coop16::{self as linear, LowRank};
-use crate::ops::linear::cuda::{self, Panels, product_bytes};
 use crate::ops::lora::FEW;
 use crate::ops::lora::coop16 as lora;
 use crate::ops::lora::coop16_gradients::{Gradient, gradients};
@@ -43,13 +40,6 @@ fn unpacked(b: &Bench, packed: &Packed, width: usize, height: usize) -> Result<B
     let y = b.output(width, height)?;
     b.run(|rec| packed.unpack(rec, y.view(), width, height))?;
     Ok(y)
-}
-
-fn packed(b: &Bench, x: &[f32], width: usize) -> Result<Packed, GpuError> {
-    let (rows, height) = (b.input_view(width, x)?, x.len() / width);
-    let packed = room(b, height, width)?;
-    b.run(|rec| packed.pack(rec, rows.view(), width, height))?;
-    Ok(packed)
 }
 
 /// RMSNorm and its gradient; the sum with a residual, and its norm.
@@ -218,56 +208,6 @@ pub fn losses(b: &mut Bench) -> Result<(), GpuError> {
     b.expect_first("losses alone", &losses, losses_expected, F32);
     let dlogits = unpacked(b, &dlogits, vocab, rows)?;
     b.expect("gradients of logits", &dlogits, expected, F16);
-    Ok(())
-}
-
-/// A product with weights and the adapter's term, forward and backward.
-pub fn product(b: &mut Bench, ty: GgmlType, [n, k]: [usize; 2]) -> Result<(), GpuError> {
-    let Product { weight, x, z, up, dy, u, down, before, y_expected, dx_expected } =
-        Product::new(b, ty, [n, k], RANK)?;
-    let (x, dy) = (packed(b, &x, k)?, packed(b, &dy, n)?);
-    let (z, u) = (b.input_view(RANK, &z)?, b.input_view(RANK, &u)?);
-    let (thin_z, thin_u) = (room(b, TOKENS, RANK)?, room(b, TOKENS, RANK)?);
-    let (up, down) = (b.param(RANK, &up)?, b.param(k, &down)?);
-    let (y, dx) = (b.output_view(n, TOKENS)?, b.in_out(k, &before)?);
-    b.run(|rec| {
-        thin_z.pack_alike(rec, z.view(), RANK, TOKENS, &x);
-        thin_u.pack_alike(rec, u.view(), RANK, TOKENS, &dy);
-        let term = |z, matrix, scale| LowRank { z, z_offset: 0, matrix, first_row: 0, rank: RANK, scale };
-        let (up, down) = (term(&thin_z, &up, 0.75), term(&thin_u, &down, 1.0));
-        linear::forward(rec, y.view(), &x, &weight, 0.5, Some(&up), TOKENS);
-        linear::backward(rec, dx.view(), &dy, &weight, -1.5, Some(&down), TOKENS, true);
-    })?;
-    b.expect(format!("{} [{n}, {k}]: x·Wᵀ", ty.name()), &y, y_expected, F16);
-    b.expect(format!("{} [{n}, {k}]: dy·W", ty.name()), &dx, dx_expected, F16);
-    Ok(())
-}
-
-/// Long products in CUDA: forward with and without an adapter, backward added to what is there.
-pub fn in_cuda(b: &mut Bench) -> Result<(), GpuError> {
-    let (ty, tokens, n) = (GgmlType::Q4_K, 300, 71);
-    let k = columns(ty);
-    let (weight, w) = b.weight(ty, n, k)?;
-    let (x, dy, before) = (values(1, tokens * k), values(2, tokens * n), values(3, tokens * k));
-    let (z, up) = (values(4, tokens * RANK), values(5, n * RANK));
-    let without = reference::linear::forward(&wide(&x), &w, k);
-    let with = plus(&without, 0.75, &reference::linear::forward(&wide(&z), &wide(&up), RANK));
-    let dx_expected = plus(&wide(&before), 1.0, &reference::linear::backward(&wide(&dy), &w, k));
-
-    let (x, dy, z) = (packed(b, &x, k)?, packed(b, &dy, n)?, b.input_view(RANK, &z)?);
-    let (thin, up) = (room(b, tokens, RANK)?, b.param(RANK, &up)?);
-    let (first, second, dx) = (b.output_view(n, tokens)?, b.output_view(n, tokens)?, b.in_out(k, &before)?);
-    let panels = Panels::new(b.gpu, product_bytes(n, k, RANK))?;
-    b.run(|rec| {
-        thin.pack_alike(rec, z.view(), RANK, tokens, &x);
-        let term = LowRank { z: &thin, z_offset: 0, matrix: &up, first_row: 0, rank: RANK, scale: 0.75 };
-        cuda::forward(rec, &panels, first.view(), &x, &weight, 1.0, Some(&term), tokens);
-        cuda::forward(rec, &panels, second.view(), &x, &weight, 1.0, None, tokens);
-        cuda::backward(rec, &panels, dx.view(), &dy, &weight, 1.0, None, tokens, true);
-    })?;
-    b.expect("x·Wᵀ + z·Bᵀ", &first, with, F16);
-    b.expect("x·Wᵀ", &second, without, F16);
-    b.expect("dy·W", &dx, dx_expected, F16);
     Ok(())
 }
 

@@ -32,8 +32,9 @@ pub mod matvec;
 mod matvec_bytes;
 mod output_gate;
 mod per_layer;
-mod product;
-mod products;
+pub mod product;
+pub mod products;
+mod random;
 mod rms_norm;
 mod rope;
 mod row_status;
@@ -56,6 +57,7 @@ const PLAIN: &[Variant] = &[Variant::Plain];
 /// Kernels that read rows of f32.
 const ROWS: &[Variant] = &[Variant::F32, Variant::Plain, Variant::F16, Variant::Coop8];
 const PRODUCTS: &[Variant] = &[Variant::F32, Variant::Plain, Variant::F16, Variant::Coop8, Variant::Coop16];
+const MATRICES_IN_ROWS: &[Variant] = &[Variant::F32, Variant::Plain, Variant::Coop8];
 const EVERY: &[Variant] =
     &[Variant::F32, Variant::Plain, Variant::F16, Variant::Coop8, Variant::Coop16, Variant::Cuda];
 const ROWS_AND_TILES: &[Variant] = &[Variant::F32, Variant::Coop16];
@@ -78,7 +80,7 @@ const fn case(
 pub const ROWS_OF_VALUES: &[(usize, usize)] = &[(1, 4), (7, 20), (65, 252), (130, 68), (8_400, 256)];
 
 /// The cases of each operation.
-static TABLE: [&[Case]; 28] = [
+static TABLE: [&[Case]; 29] = [
     &OTHERS,
     &adamw::CASES,
     &attention::CASES,
@@ -101,6 +103,7 @@ static TABLE: [&[Case]; 28] = [
     &matvec_bytes::CASES,
     &output_gate::CASES,
     &per_layer::CASES,
+    &products::CASES,
     &rms_norm::CASES,
     &rope::CASES,
     &row_status::CASES,
@@ -120,10 +123,7 @@ pub fn of_selftest(gpu: &Gpu) -> impl Iterator<Item = &'static Case> {
 }
 
 /// Cases of the self-test whose tests have shapes and tolerances of their own.
-static OTHERS: [Case; 20] = [
-    case("linear", "products", Needs::Any, PRODUCTS, &Once(products::q4_k)),
-    case("linear", "products in every format", Needs::Any, PRODUCTS, &Once(products::every_format)),
-    case("linear", "long products in CUDA", Needs::Cuda, CUDA, &Once(matrices::in_cuda)),
+static OTHERS: [Case; 17] = [
     case("linear", "products of experts", Needs::Any, PRODUCTS, &Once(experts::products)),
     case("linear", "products of experts in CUDA", Needs::Cuda, CUDA, &Once(experts::in_cuda)),
     case("lora", "products and gradients", Needs::Tiles, COOP16, &Once(matrices::adapter)),
@@ -137,7 +137,7 @@ static OTHERS: [Case; 20] = [
     case("experts", "biases", Needs::Any, F32, &Once(experts::biases)),
     case("cross_entropy", "losses, gradients as tiles", Needs::Tiles, PACKED, &Once(matrices::losses)),
     case("matvec", "experts of a few rows", Needs::Any, F32, &Once(experts::short_products)),
-    case("random", "blocks", Needs::Any, F32, &Once(products::random_blocks)),
+    case("random", "blocks", Needs::Any, F32, &Once(random::blocks)),
     case("argmax", "the likeliest token", Needs::Any, F32, &Once(tokens::likeliest)),
     case("argmax", "the likeliest tokens of rows", Needs::Any, F32, &Once(tokens::likeliest_of_rows)),
     case("categorical", "drawn tokens", Needs::Any, F32, &Once(tokens::drawn)),

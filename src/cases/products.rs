@@ -1,76 +1,259 @@
-//! Products with frozen weights of every format, and with the adapter's matrices, in rows of f32.
+//! Products with frozen weights of every format and with the adapter's matrices: in rows of f32, on matrices of 16×16 and in CUDA.
 
 use super::bench::Bench;
-use super::inputs::pcg;
-use super::matrices;
-use super::product::{Product, ROWS, TOKENS, columns};
-use crate::base::Tensor;
+use super::block::Block;
+use super::case::{Case, Needs, Once, Shapes};
+use super::inputs::{beside, plus, scaled, values, wide};
+use super::product::{Backward, Forward, LORA_SCALE, ROWS, Shape, columns};
 use crate::base::formats::GgmlType;
 use crate::gpu::GpuError;
+use crate::ops::linear::coop16::{self, LowRank as TiledLowRank};
+use crate::ops::linear::cuda::{self, Panels, product_bytes};
 use crate::ops::linear::tiled::{self, LowRank};
-use crate::ops::random;
+use crate::ops::pack::Packed;
+use crate::reference::linear;
+
+pub const CASES: [Case; 4] = [
+    Case {
+        op: "linear",
+        name: "products",
+        needs: Needs::Any,
+        variants: super::PRODUCTS,
+        shapes: &Once(q4_k),
+    },
+    Case {
+        op: "linear",
+        name: "products in every format",
+        needs: Needs::Any,
+        variants: super::PRODUCTS,
+        shapes: &Once(every_format),
+    },
+    Case {
+        op: "linear",
+        name: "long products in CUDA",
+        needs: Needs::Cuda,
+        variants: super::CUDA,
+        shapes: &Once(long),
+    },
+    Case {
+        op: "linear",
+        name: "adapter matrices as weights",
+        needs: Needs::Rows,
+        variants: super::MATRICES_IN_ROWS,
+        shapes: &Shapes { small: &[], more: &[(1, 4, 20), (65, 12, 252), (130, 16, 68)], check: adapter },
+    },
+];
+
+/// Columns of other matrices beside an adapter's thin operand, and rows before its `A`.
+const OTHERS: usize = 16;
 
 /// Rows and columns of a matrix whose sums have one step, forward and backward: no device splits its products.
 const SHORT: [usize; 2] = [12, 12];
 
 /// Products with weights in Q4_K, and short ones.
-pub fn q4_k(b: &mut Bench) -> Result<(), GpuError> {
-    products(b, GgmlType::Q4_K, [ROWS, columns(GgmlType::Q4_K)])?;
-    products(b, GgmlType::F32, SHORT)
+fn q4_k(b: &mut Bench) -> Result<(), GpuError> {
+    both_ways(b, GgmlType::Q4_K, [ROWS, columns(GgmlType::Q4_K)])?;
+    both_ways(b, GgmlType::F32, SHORT)
 }
 
-/// Products with weights in every format.
-pub fn every_format(b: &mut Bench) -> Result<(), GpuError> {
-    GgmlType::SUPPORTED.into_iter().try_for_each(|ty| products(b, ty, [ROWS, columns(ty)]))
+fn every_format(b: &mut Bench) -> Result<(), GpuError> {
+    GgmlType::SUPPORTED.into_iter().try_for_each(|ty| both_ways(b, ty, [ROWS, columns(ty)]))
 }
 
-fn products(b: &mut Bench, ty: GgmlType, shape: [usize; 2]) -> Result<(), GpuError> {
-    if b.gpu.kernels().reads_tiles() { matrices::product(b, ty, shape) } else { in_rows(b, ty, shape) }
+fn both_ways(b: &mut Bench, ty: GgmlType, shape: [usize; 2]) -> Result<(), GpuError> {
+    let shape = Shape::of_selftest(ty, shape, if b.gpu.kernels().reads_tiles() { 16 } else { 12 });
+    forward(b, &shape)?;
+    backward(b, &Shape { scale: -1.5, accumulate: true, ..shape })
 }
 
-/// An odd number of outputs of rows.
-fn in_rows(b: &mut Bench, ty: GgmlType, [n, k]: [usize; 2]) -> Result<(), GpuError> {
-    const RANK: usize = 12;
-    let tolerance = b.operands();
-    let Product { weight, x, z, up, dy, u, down, before, y_expected, dx_expected } =
-        Product::new(b, ty, [n, k], RANK)?;
-    let (x, z, up) = (b.input_view(k, &x)?, b.input_view(RANK, &z)?, b.param(RANK, &up)?);
-    let (y, dy, u) = (b.output_view(n, TOKENS)?, b.input_view(n, &dy)?, b.input_view(RANK, &u)?);
-    let (down, dx) = (b.param(k, &down)?, b.in_out(k, &before)?);
-    b.run(|rec| {
-        let term = LowRank { z: z.view(), matrix: &up, rank: RANK, scale: 0.75 };
-        tiled::forward(rec, y.view(), x.view(), &weight, 0.5, Some(&term), TOKENS);
-        let term = LowRank { z: u.view(), matrix: &down, rank: RANK, scale: 1.0 };
-        tiled::backward(rec, dx.view(), dy.view(), &weight, -1.5, Some(&term), TOKENS, true);
-    })?;
-    b.expect(format!("{} [{n}, {k}]: x·Wᵀ", ty.name()), &y, y_expected, tolerance);
-    b.expect(format!("{} [{n}, {k}]: dy·W", ty.name()), &dx, dx_expected, tolerance);
+/// Forward with and without an adapter, backward added to what is there.
+fn long(b: &mut Bench) -> Result<(), GpuError> {
+    let shape = Shape::of_selftest(GgmlType::Q4_K, [ROWS, columns(GgmlType::Q4_K)], 16);
+    let shape = Shape { tokens: 300, accumulate: true, ..shape };
+    forward_in_cuda(b, &shape)?;
+    backward_in_cuda(b, &shape)
+}
+
+/// `y = scale·x·Wᵀ + 0.75·z·Bᵀ`, by the kernels of the device but those of CUDA.
+///
+/// # Errors
+/// The device's error, as of the others.
+pub fn forward(b: &mut Bench, shape: &Shape) -> Result<(), GpuError> {
+    let (tolerance, level) = (b.operands(), shape.level(b));
+    let given = Forward::new(b, shape)?;
+    let y = match b.gpu.kernels().reads_tiles() {
+        true => forward_of_tiles(b, shape, &given)?,
+        false => forward_of_rows(b, shape, &given)?,
+    };
+    b.expect_leveled(format!("{shape:?}, x·Wᵀ"), &y, &given.y, tolerance, level);
     Ok(())
 }
 
-/// The table of the format and the words of the first plane of random blocks, drawn again here.
-pub fn random_blocks(b: &mut Bench) -> Result<(), GpuError> {
-    let (rows, cols, start) = (67, 256, 4096);
-    for ty in GgmlType::SUPPORTED.into_iter().filter(|ty| random::makes(*ty)) {
-        let plane = &ty.format().expect("a supported format").planes[0];
-        if plane.factors.is_some() {
-            continue;
-        }
-        let matrix = Tensor {
-            name: "random",
-            ty,
-            rows,
-            cols,
-            range: start..start + 1000,
-            order: None,
-            side_by_side: 1,
-        };
-        let weight = random::weight(b.gpu, &matrix, std::iter::once(0..rows))?;
-        let words = rows * cols / plane.values * plane.bytes / 4;
-        let key = pcg((start / 4) as u32);
-        let table = ty.table().as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word));
-        let words = table.chain((0..words as u32).map(|i| pcg(key.wrapping_add(i))));
-        b.expect_bits(&format!("{}, random", ty.name()), &weight.tiles[0].buffer, words);
-    }
+fn forward_of_rows(b: &Bench, shape: &Shape, given: &Forward) -> Result<Block, GpuError> {
+    let &Shape { tokens, k, n, rank, scale, margins: [of_x, of_y], .. } = shape;
+    let (x, y) = (b.input_within(of_x, k, &given.x)?, b.output_within(of_y, n, tokens)?);
+    let (z, up) = (b.input_within((4, 8), shape.thin(), &given.z)?, b.param(shape.thin(), &given.up)?);
+    b.run(|rec| {
+        let term = LowRank { z: z.view(), matrix: &up, rank, scale: LORA_SCALE };
+        let term = (rank > 0).then_some(&term);
+        tiled::forward(rec, y.view(), x.view(), &given.weight, scale, term, tokens);
+    })?;
+    Ok(y)
+}
+
+/// Rows of f32 among columns of NaN, as tiles.
+pub fn packed(b: &Bench, x: &[f32], width: usize) -> Result<Packed, GpuError> {
+    let (rows, height) = (b.input_within((4, 8), width, x)?, x.len() / width);
+    let packed = Packed::new(b.gpu, "case", height, width)?;
+    b.run(|rec| packed.pack(rec, rows.view(), width, height))?;
+    Ok(packed)
+}
+
+/// A thin operand as tiles, behind columns of another matrix, with the factors of `like`.
+fn thin(b: &Bench, shape: &Shape, x: &[f32], others: bool, like: &Packed) -> Result<Packed, GpuError> {
+    let (own, tokens) = (shape.thin(), shape.tokens);
+    let (before, width) = if others { (OTHERS, OTHERS + own) } else { (0, own) };
+    let all = beside(&values(9, tokens * before), before, x, own);
+    let (rows, packed) = (b.input_within((4, 8), width, &all)?, Packed::new(b.gpu, "case", tokens, width)?);
+    b.run(|rec| packed.pack_alike(rec, rows.view(), width, tokens, like))?;
+    Ok(packed)
+}
+
+fn forward_of_tiles(b: &Bench, shape: &Shape, given: &Forward) -> Result<Block, GpuError> {
+    let &Shape { tokens, n, rank, scale, .. } = shape;
+    let (x, y) = (packed(b, &given.x, shape.k)?, b.output_within((8, 4), n, tokens)?);
+    let (z, up) = (thin(b, shape, &given.z, true, &x)?, b.param(shape.thin(), &given.up)?);
+    b.run(|rec| {
+        let term =
+            TiledLowRank { z: &z, z_offset: OTHERS, matrix: &up, first_row: 0, rank, scale: LORA_SCALE };
+        let term = (rank > 0).then_some(&term);
+        coop16::forward(rec, y.view(), &x, &given.weight, scale, term, tokens);
+    })?;
+    Ok(y)
+}
+
+/// `dx = scale·dy·W + u·A`, written or added, by the kernels of the device but those of CUDA.
+///
+/// # Errors
+/// As of [`forward`].
+pub fn backward(b: &mut Bench, shape: &Shape) -> Result<(), GpuError> {
+    let (tolerance, level) = (b.operands(), shape.level(b));
+    let given = Backward::new(b, shape)?;
+    let dx = match b.gpu.kernels().reads_tiles() {
+        true => backward_of_tiles(b, shape, &given)?,
+        false => backward_of_rows(b, shape, &given)?,
+    };
+    b.expect_leveled(format!("{shape:?}, dy·W"), &dx, &given.dx, tolerance, level);
+    Ok(())
+}
+
+fn backward_of_rows(b: &Bench, shape: &Shape, given: &Backward) -> Result<Block, GpuError> {
+    let &Shape { tokens, k, n, rank, scale, margins: [of_x, of_y], accumulate, .. } = shape;
+    let dy = b.input_within(of_y, n, &given.dy)?;
+    let dx = match accumulate {
+        true => b.in_out_within(of_x, k, &given.before)?,
+        false => b.output_within(of_x, k, tokens)?,
+    };
+    let (u, down) = (b.input_within((4, 8), shape.thin(), &given.u)?, b.param(k, &given.down)?);
+    b.run(|rec| {
+        // Only forward applies the factor of the term: u has it already.
+        let term = LowRank { z: u.view(), matrix: &down, rank, scale: LORA_SCALE };
+        let term = (rank > 0).then_some(&term);
+        tiled::backward(rec, dx.view(), dy.view(), &given.weight, scale, term, tokens, accumulate);
+    })?;
+    Ok(dx)
+}
+
+/// `dx` among columns that stay, and `A` behind the rows of another matrix.
+fn of_backward(b: &Bench, shape: &Shape, given: &Backward) -> Result<(Block, crate::ops::Param), GpuError> {
+    let dx = match shape.accumulate {
+        true => b.in_out_within((8, 4), shape.k, &given.before)?,
+        false => b.output_within((8, 4), shape.k, shape.tokens)?,
+    };
+    Ok((dx, b.param(shape.k, &[&values(9, OTHERS * shape.k), &given.down[..]].concat())?))
+}
+
+fn backward_of_tiles(b: &Bench, shape: &Shape, given: &Backward) -> Result<Block, GpuError> {
+    let &Shape { tokens, n, rank, scale, accumulate, .. } = shape;
+    let (dy, (dx, down)) = (packed(b, &given.dy, n)?, of_backward(b, shape, given)?);
+    let u = thin(b, shape, &given.u, false, &dy)?;
+    b.run(|rec| {
+        let term = TiledLowRank { z: &u, z_offset: 0, matrix: &down, first_row: OTHERS, rank, scale: 1.0 };
+        let term = (rank > 0).then_some(&term);
+        coop16::backward(rec, dx.view(), &dy, &given.weight, scale, term, tokens, accumulate);
+    })?;
+    Ok(dx)
+}
+
+/// Room for the panels of the whole matrix, and for 128 of its rows only.
+fn panels(b: &Bench, shape: &Shape) -> Result<[Panels; 2], GpuError> {
+    let &Shape { k, n, .. } = shape;
+    let part = product_bytes(128, k, 0) + product_bytes(n.max(k), 96, 0);
+    Ok([Panels::new(b.gpu, product_bytes(n, k, 96))?, Panels::new(b.gpu, part)?])
+}
+
+/// `y = scale·x·Wᵀ + 0.75·z·Bᵀ` in CUDA, and without the adapter in parts.
+///
+/// # Errors
+/// As of [`forward`].
+pub fn forward_in_cuda(b: &mut Bench, shape: &Shape) -> Result<(), GpuError> {
+    let (&Shape { tokens, n, rank, scale, .. }, level) = (shape, shape.level(b));
+    let given = Forward::new(b, shape)?;
+    let (x, [y, plain]) =
+        (packed(b, &given.x, shape.k)?, [(); 2].map(|()| b.output_within((8, 4), n, tokens)));
+    let (y, plain) = (y?, plain?);
+    let (z, up) = (thin(b, shape, &given.z, true, &x)?, b.param(shape.thin(), &given.up)?);
+    let [whole, parts] = panels(b, shape)?;
+    b.run(|rec| {
+        let term =
+            TiledLowRank { z: &z, z_offset: OTHERS, matrix: &up, first_row: 0, rank, scale: LORA_SCALE };
+        let term = (rank > 0).then_some(&term);
+        cuda::forward(rec, &whole, y.view(), &x, &given.weight, scale, term, tokens);
+        cuda::forward(rec, &parts, plain.view(), &x, &given.weight, scale, None, tokens);
+    })?;
+    let tolerance = b.operands();
+    b.expect_leveled(format!("{shape:?}, x·Wᵀ + z·Bᵀ"), &y, &given.y, tolerance, &level);
+    b.expect_leveled(format!("{shape:?}, x·Wᵀ"), &plain, &given.product, tolerance, level);
+    Ok(())
+}
+
+/// `dx = scale·dy·W + u·A` in CUDA, written or added, then in parts and without the adapter once more added.
+///
+/// # Errors
+/// As of [`forward`].
+pub fn backward_in_cuda(b: &mut Bench, shape: &Shape) -> Result<(), GpuError> {
+    let (&Shape { tokens, n, rank, scale, accumulate, .. }, level) = (shape, shape.level(b));
+    let given = Backward::new(b, shape)?;
+    let (dy, (dx, down)) = (packed(b, &given.dy, n)?, of_backward(b, shape, &given)?);
+    let (u, [whole, parts]) = (thin(b, shape, &given.u, false, &dy)?, panels(b, shape)?);
+    b.run(|rec| {
+        let term = TiledLowRank { z: &u, z_offset: 0, matrix: &down, first_row: OTHERS, rank, scale: 1.0 };
+        let term = (rank > 0).then_some(&term);
+        cuda::backward(rec, &whole, dx.view(), &dy, &given.weight, scale, term, tokens, accumulate);
+        cuda::backward(rec, &parts, dx.view(), &dy, &given.weight, scale, None, tokens, true);
+    })?;
+    let (tolerance, expected) = (b.operands(), plus(&given.dx, 1.0, &given.product));
+    b.expect_leveled(format!("{shape:?}, dy·W, twice"), &dx, &expected, tolerance, level);
+    Ok(())
+}
+
+/// The adapter's matrices and rows of activations as weights: `z = x·Aᵀ`, `u = 0.5·dy·B`; tokens, rank, width.
+fn adapter(b: &mut Bench, shape: &(usize, usize, usize)) -> Result<(), GpuError> {
+    let &(tokens, rank, n) = shape;
+    let (x, a, dy, up) =
+        (values(1, tokens * n), values(2, rank * n), values(3, tokens * n), values(4, n * rank));
+    let z_expected = linear::forward(&wide(&x), &wide(&a), n);
+    let u_expected = scaled(0.5, &linear::backward(&wide(&dy), &wide(&up), rank));
+    let (x, dy) = (b.input(n, &x)?, b.input(n, &dy)?);
+    let (a, up) = (b.param(n, &a)?, b.param(rank, &up)?);
+    let margins = (rank, rank);
+    let (z, u) = (b.output_within(margins, rank, tokens)?, b.output_within(margins, rank, tokens)?);
+    b.run(|rec| {
+        tiled::forward(rec, z.view(), x.view(), &a.as_weight(), 1.0, None, tokens);
+        tiled::backward(rec, u.view(), dy.view(), &up.as_weight(), 0.5, None, tokens, false);
+    })?;
+    let tolerance = b.operands();
+    b.expect(format!("z {shape:?}"), &z, z_expected, tolerance);
+    b.expect(format!("u {shape:?}"), &u, u_expected, tolerance);
     Ok(())
 }

@@ -1,6 +1,7 @@
-//! Products on cooperative matrices of 16×16: every format, odd sizes, rows from 2^-40 to 2^40, adapters, split sums.
+//! Products with an adapter's matrices on cooperative matrices of 16×16, and their gradients: odd sizes, rows from 2^-40 to 2^40, split sums.
 
 use rullama_train::base::formats::GgmlType;
+use rullama_train::cases::inputs::{level, widths};
 use rullama_train::gpu::Gpu;
 use rullama_train::ops::linear::coop16 as coop_linear;
 use rullama_train::ops::linear::coop16::LowRank;
@@ -11,28 +12,15 @@ use rullama_train::ops::lora::coop16_project::{Member, project, project_back};
 use rullama_train::ops::pack::Packed;
 use rullama_train::reference;
 
-use super::check::{Block, Check, Held, Outcome, Tolerance, run, scaled, sum, values, wide};
-use super::linear::{random_weight, widths};
+use super::check::{Block, Check, Held, Outcome, run, scaled, sum, values, wide};
+use super::linear::random_weight;
 
-/// Operands rounded to f16: 2^-11 each, and sums of up to 1024 products in f32.
-pub const HALF: Tolerance = Tolerance::new(1e-3, 2e-3, 2e-3);
-
-/// Rows of very different size, as in a model's activations and gradients.
-pub fn rows(seed: u64, height: usize, width: usize, exponents: bool) -> Vec<f32> {
-    let mut values = values(seed, height * width);
-    for (t, row) in values.chunks_mut(width).enumerate().filter(|_| exponents) {
-        let exponent = (t as i32 * 29) % 81 - 40;
-        row.iter_mut().for_each(|x| *x *= 2f32.powi(exponent));
-    }
-    values
-}
+pub use rullama_train::cases::inputs::rows;
+pub use rullama_train::cases::tolerance::HALF;
 
 /// Divides every row by its own factor, so that one tolerance fits all rows.
 pub fn leveled(found: &[f64], width: usize) -> Vec<f64> {
-    let level = |(t, row): (usize, &[f64])| {
-        let exponent = (t as i32 * 29) % 81 - 40;
-        row.iter().map(|x| x * 2f64.powi(-exponent)).collect::<Vec<_>>()
-    };
+    let level = |(t, row): (usize, &[f64])| row.iter().map(|x| x * level(t)).collect::<Vec<_>>();
     found.chunks(width).enumerate().flat_map(level).collect()
 }
 
@@ -40,84 +28,6 @@ pub fn packed(gpu: &Gpu, x: &Block, cols: usize, height: usize) -> Result<Packed
     let packed = Packed::new(gpu, "test", height, cols)?;
     run(gpu, |rec| packed.pack(rec, x.view(), cols, height))?;
     Ok(packed)
-}
-
-/// (T, which of [`widths`] is K, N, rank, tiled, scale)
-pub const CASES: [(usize, usize, usize, Option<usize>, bool, f32); 5] = [
-    (1, 0, 68, None, false, 1.0),
-    (33, 2, 131, Some(16), true, 1.0),
-    (129, 1, 200, Some(32), true, 0.37),
-    (130, 2, 330, Some(16), false, -1.5),
-    (300, 1, 516, Some(16), false, 1.0),
-];
-
-/// `y = scale·x·Wᵀ + lora_scale·z·Bᵀ`.
-pub fn forward(gpu: &Gpu) -> Outcome {
-    let mut check = Check::new("linear forward, 16×16", HALF);
-    for ty in GgmlType::SUPPORTED {
-        for (t, width, n, rank, tiled, scale) in CASES {
-            let k = widths(ty)[width];
-            let name = format!("{ty:?} T={t} K={k} N={n} R={rank:?} tiled={tiled}");
-            let (weight, w) = random_weight(gpu, ty, n, k, tiled);
-            let x = rows(1, t, k, true);
-            let mut expected = scaled(scale, &reference::linear::forward(&wide(&x), &w, k));
-            let x = packed(gpu, &Block::input(gpu, (4, 8), k, &x), k, t)?;
-            let y = Block::output(gpu, (8, 4), n, t);
-            let Some(rank) = rank else {
-                run(gpu, |rec| coop_linear::forward(rec, y.view(), &x, &weight, scale, None, t))?;
-                check.close(&name, n, &leveled(&y.read(gpu, &name)?, n), &leveled(&expected, n))?;
-                continue;
-            };
-            // z of two matrices side by side; this matrix is the second.
-            let (z, b) = (rows(2, t, 16 + rank, true), values(3, n * rank));
-            let own: Vec<f32> = z.chunks(16 + rank).flat_map(|row| row[16..].to_vec()).collect();
-            expected =
-                sum(&expected, &scaled(0.75, &reference::linear::forward(&wide(&own), &wide(&b), rank)));
-            let (z_rows, b) = (Block::input(gpu, (4, 8), 16 + rank, &z), Held::new(gpu, rank, &b));
-            let z = Packed::new(gpu, "test", t, 16 + rank)?;
-            run(gpu, |rec| z.pack_alike(rec, z_rows.view(), 16 + rank, t, &x))?;
-            let lora = LowRank { z: &z, z_offset: 16, matrix: &b.param, first_row: 0, rank, scale: 0.75 };
-            run(gpu, |rec| coop_linear::forward(rec, y.view(), &x, &weight, scale, Some(&lora), t))?;
-            check.close(&name, n, &leveled(&y.read(gpu, &name)?, n), &leveled(&expected, n))?;
-        }
-    }
-    check.done()
-}
-
-/// `dx = scale·dy·W + u·A`, written or added.
-pub fn backward(gpu: &Gpu) -> Outcome {
-    let mut check = Check::new("linear backward, 16×16", HALF);
-    for ty in GgmlType::SUPPORTED {
-        for (i, (t, width, n, rank, tiled, scale)) in CASES.into_iter().enumerate() {
-            let (k, accumulate) = (widths(ty)[width], i % 2 == 1);
-            let name = format!("{ty:?} T={t} K={k} N={n} R={rank:?} tiled={tiled} accumulate={accumulate}");
-            let (weight, w) = random_weight(gpu, ty, n, k, tiled);
-            let (dy, before) = (rows(1, t, n, true), rows(2, t, k, true));
-            let mut expected = scaled(scale, &reference::linear::backward(&wide(&dy), &w, k));
-            let dx = match accumulate {
-                true => Block::in_out(gpu, (8, 4), k, &before),
-                false => Block::output(gpu, (8, 4), k, t),
-            };
-            if accumulate {
-                expected = sum(&expected, &wide(&before));
-            }
-            let dy = packed(gpu, &Block::input(gpu, (4, 8), n, &dy), n, t)?;
-            let (u, a) = (rows(3, t, rank.unwrap_or(16), true), values(4, (16 + rank.unwrap_or(16)) * k));
-            let (u_rows, held) = (Block::input(gpu, (4, 8), rank.unwrap_or(16), &u), Held::new(gpu, k, &a));
-            let packed_u = Packed::new(gpu, "test", t, rank.unwrap_or(16))?;
-            run(gpu, |rec| packed_u.pack_alike(rec, u_rows.view(), rank.unwrap_or(16), t, &dy))?;
-            let lora = rank.map(|rank| {
-                let own = &a[16 * k..];
-                expected = sum(&expected, &reference::linear::backward(&wide(&u), &wide(own), k));
-                LowRank { z: &packed_u, z_offset: 0, matrix: &held.param, first_row: 16, rank, scale: 1.0 }
-            });
-            run(gpu, |rec| {
-                coop_linear::backward(rec, dx.view(), &dy, &weight, scale, lora.as_ref(), t, accumulate)
-            })?;
-            check.close(&name, k, &leveled(&dx.read(gpu, &name)?, k), &leveled(&expected, k))?;
-        }
-    }
-    check.done()
 }
 
 /// `thin` `[T, R]`, in `packed` from a column on, as a product reads it with `x` `[T, N]`: `y = x·Wᵀ + thin·1ᵀ`.

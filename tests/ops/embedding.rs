@@ -1,12 +1,13 @@
 //! Rows of tables of every format, and of the longest binding.
 
 use rullama_train::base::formats::GgmlType;
+use rullama_train::cases::inputs::widths;
 use rullama_train::gpu::Gpu;
 use rullama_train::ops::{Rows, embedding};
 use rullama_train::reference;
 
 use super::check::{Block, Check, Outcome, Tolerance, run, values, wide};
-use super::linear::{random_weight, widths};
+use super::linear::random_weight;
 
 /// Rows of f32 are copied.
 const EXACT: Tolerance = Tolerance::new(0.0, 0.0, 0.0);

@@ -106,7 +106,7 @@ const MANY: &[GgmlType] = &[
 ];
 const RARE: &[GgmlType] = &[IQ2_XXS, IQ2_XS, IQ3_S, IQ1_S, IQ1_M, TQ1_0, TQ2_0, NVFP4, Q1_0, Q2_0];
 
-const CASES: [Case; 111] = [
+const CASES: [Case; 110] = [
     case("adamw", "gradients that are not finite", F32, adamw::non_finite),
     case("argmax", "the likeliest token", F32, tokens::likeliest),
     case("argmax", "the likeliest tokens of rows", F32, tokens::likeliest_of_rows),
@@ -160,30 +160,32 @@ const CASES: [Case; 111] = [
     case("linear", "forward", F32, |gpu| linear::forward(gpu, ALL)),
     case("linear", "forward", PLAIN, |gpu| linear::forward(gpu, COMMON)),
     slow("linear", "forward, other formats", PLAIN, |gpu| linear::forward(gpu, OTHERS)),
-    case("linear", "forward", HALF, |gpu| linear::forward_in_f16(gpu, COMMON)),
-    slow("linear", "forward, other formats", HALF, |gpu| linear::forward_in_f16(gpu, OTHERS)),
-    case("linear", "forward", COOP16, coop::forward),
-    case("linear", "forward", CUDA, cuda::forward),
-    case("linear", "backward", CUDA, cuda::backward),
-    case("linear", "split sums", CUDA, cuda::split),
+    case("linear", "forward", HALF, |gpu| linear::forward(gpu, COMMON)),
+    slow("linear", "forward, other formats", HALF, |gpu| linear::forward(gpu, OTHERS)),
+    case("linear", "forward", COOP16, |gpu| linear::forward(gpu, ALL)),
+    case("linear", "forward", CUDA, linear::cuda_forward),
+    case("linear", "backward", CUDA, linear::cuda_backward),
+    case("linear", "split sums", CUDA, linear::cuda_split),
     case("linear", "panels of weights", PACKED, cuda::operands),
     case("linear", "forward, sums split", PLAIN, |gpu| split(gpu, |gpu| linear::forward(gpu, COMMON))),
-    case("linear", "forward, sums split", COOP8, |gpu| split(gpu, |gpu| linear::forward_in_f16(gpu, COMMON))),
-    case("linear", "forward, sums split", COOP16, |gpu| split(gpu, coop::forward)),
+    case("linear", "forward, sums split", COOP8, |gpu| split(gpu, |gpu| linear::forward(gpu, COMMON))),
+    case("linear", "forward, sums split", COOP16, |gpu| split(gpu, |gpu| linear::forward(gpu, ALL))),
     case("linear", "forward, other tiles", PLAIN, |gpu| {
         tiles::others(gpu, |gpu| linear::forward(gpu, COMMON))
     }),
     case("linear", "forward, other tiles", HALF, |gpu| {
-        tiles::others(gpu, |gpu| linear::forward_in_f16(gpu, COMMON))
+        tiles::others(gpu, |gpu| linear::forward(gpu, COMMON))
     }),
-    case("linear", "forward, other tiles", COOP16, |gpu| tiles::others(gpu, coop::forward)),
+    case("linear", "forward, other tiles", COOP16, |gpu| tiles::others(gpu, |gpu| linear::forward(gpu, ALL))),
     case("linear", "backward, other tiles", PLAIN, |gpu| {
         tiles::others(gpu, |gpu| linear::backward(gpu, COMMON))
     }),
     case("linear", "backward, other tiles", HALF, |gpu| {
-        tiles::others(gpu, |gpu| linear::backward_in_f16(gpu, COMMON))
+        tiles::others(gpu, |gpu| linear::backward(gpu, COMMON))
     }),
-    case("linear", "backward, other tiles", COOP16, |gpu| tiles::others(gpu, coop::backward)),
+    case("linear", "backward, other tiles", COOP16, |gpu| {
+        tiles::others(gpu, |gpu| linear::backward(gpu, ALL))
+    }),
     case("linear", "the fastest way is found", TILED, tiles::found),
     case("linear", "a way that computes wrongly is not chosen", PLAIN, tiles::wrong),
     case("linear", "gradients in parts", COOP16, sums::backward),
@@ -199,20 +201,12 @@ const CASES: [Case; 111] = [
     slow("linear", "backward, rare formats", F32, |gpu| linear::backward(gpu, RARE)),
     case("linear", "backward", PLAIN, |gpu| linear::backward(gpu, COMMON)),
     slow("linear", "backward, other formats", PLAIN, |gpu| linear::backward(gpu, OTHERS)),
-    case("linear", "backward", HALF, |gpu| linear::backward_in_f16(gpu, COMMON)),
-    slow("linear", "backward, other formats", HALF, |gpu| linear::backward_in_f16(gpu, OTHERS)),
-    case("linear", "backward", COOP16, coop::backward),
+    case("linear", "backward", HALF, |gpu| linear::backward(gpu, COMMON)),
+    slow("linear", "backward, other formats", HALF, |gpu| linear::backward(gpu, OTHERS)),
+    case("linear", "backward", COOP16, |gpu| linear::backward(gpu, ALL)),
     case("linear", "backward, sums split", PLAIN, |gpu| split(gpu, |gpu| linear::backward(gpu, COMMON))),
-    case("linear", "backward, sums split", COOP8, |gpu| {
-        split(gpu, |gpu| linear::backward_in_f16(gpu, COMMON))
-    }),
-    case("linear", "backward, sums split", COOP16, |gpu| split(gpu, coop::backward)),
-    case(
-        "linear",
-        "adapter matrices as weights",
-        &[Variant::F32, Variant::Plain, Variant::Coop8],
-        linear::adapter_products,
-    ),
+    case("linear", "backward, sums split", COOP8, |gpu| split(gpu, |gpu| linear::backward(gpu, COMMON))),
+    case("linear", "backward, sums split", COOP16, |gpu| split(gpu, |gpu| linear::backward(gpu, ALL))),
     case("linear", "a device's self-test", HALF, linear::self_test),
     case("linear", "experts", F32, |gpu| experts::products::products(gpu, MANY)),
     slow("linear", "experts, rare formats", F32, |gpu| experts::products::products(gpu, RARE)),

@@ -2,11 +2,11 @@
 
 use rullama_train::base::config::Activation;
 use rullama_train::base::formats::GgmlType;
+use rullama_train::cases::inputs::widths;
 use rullama_train::cases::matvec::{Call, Gate, gated_product, product};
 use rullama_train::gpu::Gpu;
 
 use super::check::{Outcome, each};
-use super::linear::widths;
 
 pub fn forward(gpu: &Gpu, formats: &[GgmlType]) -> Outcome {
     let mut calls = Vec::new();

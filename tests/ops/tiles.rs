@@ -1,13 +1,12 @@
 //! Products in every way that a device may choose, and the search for the fastest.
 
 use rullama_train::base::formats::GgmlType;
+use rullama_train::cases::product::{self, Shape};
 use rullama_train::gpu::{Choice, Fault, Gpu, GpuError, Product, Tier};
 use rullama_train::ops::linear::tiling::{COOP8, COOP16, TILED, Tiling};
 use rullama_train::ops::linear::tune::{Found, tune};
 
 use super::check::Outcome;
-use super::linear::widths;
-use super::{coop, linear};
 
 /// Parts of every sum: the longest are cut once more than into halves.
 const PARTS: u32 = 3;
@@ -71,27 +70,23 @@ fn tiling(gpu: &Gpu) -> &'static Tiling {
 
 /// Every product of the tests: of whole matrices, or of pieces of 64 rows.
 fn products(tiling: &'static Tiling) -> Vec<Product> {
-    let rows = linear::CASES.iter().map(|c| (c.tokens, c.width, c.outputs, c.tiled));
-    let tiles =
-        coop::CASES.iter().map(|&(tokens, width, outputs, _, tiled, _)| (tokens, width, outputs, tiled));
+    let shapes = GgmlType::SUPPORTED
+        .into_iter()
+        .flat_map(|ty| product::of_rows(ty).into_iter().chain(product::of_tiles(ty)).collect::<Vec<Shape>>());
     let mut products = Vec::new();
-    for (rows, width, outputs, tiled) in rows.chain(tiles) {
-        for ty in GgmlType::SUPPORTED {
-            let (format, inputs) = (ty.reader(), widths(ty)[width]);
-            let pieces = if tiled { vec![64, outputs % 64] } else { vec![outputs] };
-            for outputs in pieces {
-                let Tiling { shader, .. } = *tiling;
-                let columns = outputs.next_multiple_of(4);
-                products.push(Product { shader, entry: "forward", format, rows, columns, summed: inputs });
-                products.push(Product {
-                    shader,
-                    entry: "backward",
-                    format,
-                    rows,
-                    columns: inputs.next_multiple_of(4),
-                    summed: outputs,
-                });
-            }
+    for Shape { ty, tokens: rows, k, n, tiled, .. } in shapes {
+        let (format, shader) = (ty.reader(), tiling.shader);
+        for outputs in if tiled { vec![64, n % 64] } else { vec![n] } {
+            let [columns, inputs] = [outputs, k].map(|count| count.next_multiple_of(4));
+            products.push(Product { shader, entry: "forward", format, rows, columns, summed: k });
+            products.push(Product {
+                shader,
+                entry: "backward",
+                format,
+                rows,
+                columns: inputs,
+                summed: outputs,
+            });
         }
     }
     products

@@ -2,6 +2,7 @@
 
 use rullama_train::base::config::Experts;
 use rullama_train::base::formats::GgmlType;
+use rullama_train::cases::inputs::widths;
 use rullama_train::gpu::{Gpu, Recorder};
 use rullama_train::ops::experts::groups::Groups;
 use rullama_train::ops::linear::cuda::grouped::Input;
@@ -15,7 +16,6 @@ use rullama_train::ops::pack::grouped as pack;
 use rullama_train::reference;
 
 use super::super::check::{Block, Check, Held, Outcome, run, sum, values, wide};
-use super::super::linear::widths;
 use super::{EXACT, Grouped, NONE, tolerance, weight};
 
 /// (experts, used, tokens, which of `widths` is K, N, rank, tiled, gathered, scale)
