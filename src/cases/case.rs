@@ -18,6 +18,7 @@ pub enum Needs {
 }
 
 /// A case of an operation.
+#[derive(Clone, Copy)]
 pub struct Case {
     /// The operation's folder.
     pub op: &'static str,

@@ -22,7 +22,7 @@ mod delta_norm;
 mod distill;
 mod dropout;
 mod embedding;
-mod experts;
+pub mod experts;
 mod gated;
 pub mod inputs;
 mod latent;
@@ -80,7 +80,7 @@ const fn case(
 pub const ROWS_OF_VALUES: &[(usize, usize)] = &[(1, 4), (7, 20), (65, 252), (130, 68), (8_400, 256)];
 
 /// The cases of each operation.
-static TABLE: [&[Case]; 29] = [
+static TABLE: [&[Case]; 30] = [
     &OTHERS,
     &adamw::CASES,
     &attention::CASES,
@@ -96,6 +96,7 @@ static TABLE: [&[Case]; 29] = [
     &distill::CASES,
     &dropout::CASES,
     &embedding::CASES,
+    &experts::CASES,
     &gated::CASES,
     &latent::CASES,
     &lora::CASES,
@@ -123,20 +124,13 @@ pub fn of_selftest(gpu: &Gpu) -> impl Iterator<Item = &'static Case> {
 }
 
 /// Cases of the self-test whose tests have shapes and tolerances of their own.
-static OTHERS: [Case; 17] = [
-    case("linear", "products of experts", Needs::Any, PRODUCTS, &Once(experts::products)),
-    case("linear", "products of experts in CUDA", Needs::Cuda, CUDA, &Once(experts::in_cuda)),
+static OTHERS: [Case; 10] = [
     case("lora", "products and gradients", Needs::Tiles, COOP16, &Once(matrices::adapter)),
     case("lora", "products and gradients in CUDA", Needs::Cuda, CUDA, &Once(matrices::adapter_in_cuda)),
-    case("lora", "gradients of experts", Needs::Any, PRODUCTS, &Once(experts::gradients)),
     case("norm_add", "norms and sums as tiles", Needs::Tiles, PACKED, &Once(matrices::norms)),
     case("heads", "forward and backward", Needs::Tiles, PACKED, &Once(matrices::heads_both_ways)),
     case("gated", "tiles, forward and backward", Needs::Tiles, PACKED, &Once(matrices::gates)),
-    case("gated", "experts, and back to tokens", Needs::Any, ROWS_AND_TILES, &Once(experts::gates)),
-    case("experts", "router and groups", Needs::Any, F32, &Once(experts::routers)),
-    case("experts", "biases", Needs::Any, F32, &Once(experts::biases)),
     case("cross_entropy", "losses, gradients as tiles", Needs::Tiles, PACKED, &Once(matrices::losses)),
-    case("matvec", "experts of a few rows", Needs::Any, F32, &Once(experts::short_products)),
     case("random", "blocks", Needs::Any, F32, &Once(random::blocks)),
     case("argmax", "the likeliest token", Needs::Any, F32, &Once(tokens::likeliest)),
     case("argmax", "the likeliest tokens of rows", Needs::Any, F32, &Once(tokens::likeliest_of_rows)),

@@ -229,7 +229,6 @@ const LONGER: &[(&str, &str)] = &[
     ("src/adapter/merge/mod.rs", "convert"),
     ("src/cases/attention.rs", "both_ways"),
     ("src/cases/delta.rs", "both_ways"),
-    ("src/cases/experts.rs", "product"),
     ("src/data/dataset/messages.rs", "message"),
     ("src/data/dataset/notice_words.rs", "reading"),
     ("src/data/template/go/parse.rs", "commands"),

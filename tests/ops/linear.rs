@@ -1,6 +1,7 @@
 //! Products with weights of every format, with and without the adapter's term.
 
 use rullama_train::base::formats::GgmlType;
+use rullama_train::cases::experts::products as experts;
 use rullama_train::cases::product::{self, Shape, head};
 use rullama_train::cases::products::{
     backward as back, backward_in_cuda, forward as product, forward_in_cuda,
@@ -62,6 +63,13 @@ pub fn cuda_split(gpu: &Gpu) -> Outcome {
     let [forward, backward] = product::of_long_sums();
     each(gpu, "linear with split sums, CUDA", &[forward], forward_in_cuda)?;
     each(gpu, "linear with split sums, CUDA, backward", &[backward], backward_in_cuda)
+}
+
+/// Products of grouped rows with the matrices of experts.
+pub fn of_experts(gpu: &Gpu, formats: &[GgmlType]) -> Outcome {
+    let in_cuda = gpu.kernels().cuda().is_some();
+    let shapes: Vec<_> = formats.iter().flat_map(|ty| experts::of_format(*ty, in_cuda)).collect();
+    each(gpu, "linear of experts", &shapes, experts::product)
 }
 
 /// The self-test of a device passes, and leaves no compiled kernels behind.

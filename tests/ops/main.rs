@@ -11,7 +11,6 @@ mod cuda_lora;
 mod distill;
 mod dropout;
 mod embedding;
-mod experts;
 #[path = "../common/gpu.rs"]
 mod gpu;
 mod half;
@@ -106,7 +105,7 @@ const MANY: &[GgmlType] = &[
 ];
 const RARE: &[GgmlType] = &[IQ2_XXS, IQ2_XS, IQ3_S, IQ1_S, IQ1_M, TQ1_0, TQ2_0, NVFP4, Q1_0, Q2_0];
 
-const CASES: [Case; 110] = [
+const CASES: [Case; 103] = [
     case("adamw", "gradients that are not finite", F32, adamw::non_finite),
     case("argmax", "the likeliest token", F32, tokens::likeliest),
     case("argmax", "the likeliest tokens of rows", F32, tokens::likeliest_of_rows),
@@ -144,14 +143,9 @@ const CASES: [Case; 110] = [
     case("cross_entropy", "losses, gradients of logits", PACKED, half::cross_entropy),
     case("distill", "sums of the teacher", F32, distill::of_teacher),
     case("dropout", "shares of masks", F32, dropout::masks),
-    case("dropout", "masks of the inputs of experts' adapters", F32, experts::dropout::masks),
     case("embedding", "forward", F32, embedding::forward),
     case("embedding", "the longest binding", COOP16, embedding::longest_binding),
-    case("experts", "choice, weights and scores of the router", F32, experts::routing::routers),
-    case("experts", "tokens sorted", F32, experts::routing::groups),
-    case("experts", "biases", F32, experts::biases::biases),
     case("gated", "forward and backward, packed", PACKED, half::gated),
-    case("gated", "experts, and back to tokens", &[Variant::F32, Variant::Coop16], experts::gated::whole),
     case("heads", "forward", PACKED, half_heads::forward),
     case("heads", "backward", PACKED, half_heads::backward),
     case("heads", "backward, norms of rows", PACKED, half_heads::backward_of_rows),
@@ -208,11 +202,11 @@ const CASES: [Case; 110] = [
     case("linear", "backward, sums split", COOP8, |gpu| split(gpu, |gpu| linear::backward(gpu, COMMON))),
     case("linear", "backward, sums split", COOP16, |gpu| split(gpu, |gpu| linear::backward(gpu, ALL))),
     case("linear", "a device's self-test", HALF, linear::self_test),
-    case("linear", "experts", F32, |gpu| experts::products::products(gpu, MANY)),
-    slow("linear", "experts, rare formats", F32, |gpu| experts::products::products(gpu, RARE)),
-    case("linear", "experts", HALF, |gpu| experts::products::products(gpu, COMMON)),
-    slow("linear", "experts, other formats", HALF, |gpu| experts::products::products(gpu, OTHERS)),
-    case("linear", "experts", TILES, |gpu| experts::products::products(gpu, ALL)),
+    case("linear", "experts", F32, |gpu| linear::of_experts(gpu, MANY)),
+    slow("linear", "experts, rare formats", F32, |gpu| linear::of_experts(gpu, RARE)),
+    case("linear", "experts", HALF, |gpu| linear::of_experts(gpu, COMMON)),
+    slow("linear", "experts, other formats", HALF, |gpu| linear::of_experts(gpu, OTHERS)),
+    case("linear", "experts", TILES, |gpu| linear::of_experts(gpu, ALL)),
     case("lora", "gradient, sums split", PLAIN, |gpu| {
         split(gpu, |gpu| check::of_table(gpu, "lora", "gradients"))
     }),
@@ -226,7 +220,6 @@ const CASES: [Case; 110] = [
     case("lora", "gradients together", COOP16, coop::adapter_pairs),
     case("lora", "gradients beside a product", COOP16, coop::beside),
     case("lora", "gradients beside a product, sums split", COOP16, |gpu| split(gpu, coop::beside)),
-    case("lora", "gradients of experts", &[Variant::F32, Variant::Coop16], experts::gradients::gradients),
     case("matvec", "a few rows, with an adapter's A", F32, |gpu| matvec::forward(gpu, MANY)),
     slow("matvec", "a few rows in rare formats", F32, |gpu| matvec::forward(gpu, RARE)),
     case("matvec", "a few rows, with an adapter's A", PLAIN, |gpu| matvec::forward(gpu, COMMON)),
@@ -240,7 +233,6 @@ const CASES: [Case; 110] = [
     }),
     case("matvec", "a gated input", F32, |gpu| matvec::gated(gpu, MANY)),
     slow("matvec", "a gated input in rare formats", F32, |gpu| matvec::gated(gpu, RARE)),
-    case("matvec", "experts in short passes", F32, experts::products::short),
     case("norm_add", "forward", PACKED, half::residuals),
     case("norm_add", "waiting for the next norm", PACKED, pending::norms),
     case("random", "blocks of weights", F32, random::blocks),
