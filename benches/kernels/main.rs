@@ -21,7 +21,7 @@ use rullama_train::gpu::{Gpu, GpuOptions, Recorder};
 use rullama_train::ops::op::{OPS, Variant};
 
 use checks::check::{self, Outcome};
-use checks::{attention, coop, half, half_heads, linear, of_table};
+use checks::{attention, linear, of_table};
 use peak::Peak;
 use work::{Size, Timed};
 
@@ -71,18 +71,41 @@ const BENCHES: [Bench; 17] = [
         ],
         work::lora,
     ),
-    bench("lora", COOP16, &[coop::adapter], work::coop_lora),
+    bench("lora", COOP16, &[|gpu| check::of_table(gpu, "lora", "gradients apart")], work::coop_lora),
     bench("attention", ROWS, ATTENTION, work::attention),
     bench("attention", COOP16, ATTENTION, work::coop_attention),
     bench("rms_norm", F32, &[|gpu| of_table(gpu, "rms_norm")], work::rms_norm),
-    bench("rms_norm", PACKED, &[half::norms], work::coop_norm),
+    bench(
+        "rms_norm",
+        PACKED,
+        &[|gpu| check::of_table(gpu, "rms_norm", "forward and backward, packed")],
+        work::coop_norm,
+    ),
     bench("rope", F32, &[|gpu| of_table(gpu, "rope")], work::rope),
-    bench("heads", PACKED, &[half_heads::forward, half_heads::backward], work::coop_heads),
+    bench(
+        "heads",
+        PACKED,
+        &[
+            |gpu| check::of_table(gpu, "heads", "forward and backward"),
+            |gpu| check::of_table(gpu, "heads", "backward"),
+        ],
+        work::coop_heads,
+    ),
     bench("gated", F32, &[|gpu| of_table(gpu, "gated")], work::gated),
-    bench("gated", PACKED, &[half::gated], work::coop_gated),
+    bench(
+        "gated",
+        PACKED,
+        &[|gpu| check::of_table(gpu, "gated", "tiles, forward and backward")],
+        work::coop_gated,
+    ),
     bench("short_conv", F32, &[|gpu| of_table(gpu, "short_conv")], work::short_conv),
     bench("cross_entropy", F32, &[|gpu| of_table(gpu, "cross_entropy")], work::cross_entropy),
-    bench("cross_entropy", PACKED, &[half::cross_entropy], work::coop_cross_entropy),
+    bench(
+        "cross_entropy",
+        PACKED,
+        &[|gpu| check::of_table(gpu, "cross_entropy", "losses, gradients as tiles")],
+        work::coop_cross_entropy,
+    ),
     bench("adamw", F32, &[|gpu| of_table(gpu, "adamw")], work::adamw),
 ];
 

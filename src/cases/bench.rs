@@ -32,6 +32,8 @@ pub struct Bench<'g> {
     /// Whether the device must compute as exactly as the tests ask for, not only as the self-test does.
     strict: bool,
     expected: Vec<Expected>,
+    /// Pairs of results with the same bits.
+    same: Vec<(String, [Layout; 2])>,
     /// Collects the kernels, which do not run then.
     ahead: RefCell<Option<Recorder<'g>>>,
 }
@@ -39,7 +41,7 @@ pub struct Bench<'g> {
 impl<'g> Bench<'g> {
     /// For the self-test: nothing noted yet.
     pub fn new(gpu: &'g Gpu) -> Bench<'g> {
-        Bench { gpu, strict: false, expected: Vec::new(), ahead: RefCell::new(None) }
+        Bench { gpu, strict: false, expected: Vec::new(), same: Vec::new(), ahead: RefCell::new(None) }
     }
 
     /// For tests.
@@ -209,6 +211,26 @@ impl<'g> Bench<'g> {
         self.note(name.into(), block.of_columns(first..first + count, Place::Value), count, values, pieces);
     }
 
+    /// Notes what all columns of `block` from `first` on must hold, rows multiplied by `level` before they are compared together.
+    pub fn expect_columns_leveled(
+        &mut self,
+        name: &str,
+        block: &Block,
+        first: usize,
+        values: &[f64],
+        tolerance: Tolerance,
+        level: impl Fn(usize) -> f64,
+    ) {
+        let (count, levels) = (block.width - first, (0..block.height).map(level).collect::<Vec<f64>>());
+        self.expect_columns(name, block, first, count, leveled(values, count, &levels), tolerance);
+        self.expected.last_mut().expect("it was noted").levels = levels;
+    }
+
+    /// Notes that two blocks hold the same bits.
+    pub fn expect_same(&mut self, name: impl Into<String>, block: &Block, other: &Block) {
+        self.same.push((name.into(), [block.whole(), other.whole()]));
+    }
+
     /// Notes that `count` columns of an output from `first` on keep their poison; the others may hold anything.
     pub fn expect_columns_kept(&mut self, name: &str, block: &Block, first: usize, count: usize) {
         let layout = block.of_columns(first..first + count, AROUND);
@@ -223,7 +245,20 @@ impl<'g> Bench<'g> {
         values: Vec<f64>,
         tolerance: Tolerance,
     ) {
-        let layout = Layout { buffer: buffer.clone(), places: vec![Place::Value; values.len()] };
+        self.expect_from(name, buffer, 0, values, tolerance);
+    }
+
+    /// Notes what a buffer without guards must hold from float `first` on.
+    pub fn expect_from(
+        &mut self,
+        name: &str,
+        buffer: &wgpu::Buffer,
+        first: usize,
+        values: Vec<f64>,
+        tolerance: Tolerance,
+    ) {
+        let places = [vec![Place::Any; first], vec![Place::Value; values.len()]].concat();
+        let layout = Layout { buffer: buffer.clone(), places };
         let pieces = vec![(values.len(), tolerance)];
         self.note(name.into(), layout, values.len(), values, pieces);
     }
@@ -231,9 +266,7 @@ impl<'g> Bench<'g> {
     /// Notes the two norms of an update, which lie behind five other figures.
     pub fn expect_norms(&mut self, state: &wgpu::Buffer, norms: [f64; 2], tolerance: Tolerance) {
         for (at, norm) in (5..).zip(norms) {
-            let places = (0..=at).map(|i| if i == at { Place::Value } else { Place::Any }).collect();
-            let layout = Layout { buffer: state.clone(), places };
-            self.note(format!("norm {}", at - 4), layout, 1, vec![norm], vec![(1, tolerance)]);
+            self.expect_from(&format!("norm {}", at - 4), state, at, vec![norm], tolerance);
         }
     }
 
@@ -323,6 +356,14 @@ impl<'g> Bench<'g> {
         for expected in &self.expected {
             let found = expected.layout.read(self.gpu, &expected.name).await?;
             worst = worst.max(expected.compare(&found, self.strict)?);
+        }
+        for (name, layouts) in &self.same {
+            let [found, other] =
+                [layouts[0].read(self.gpu, name).await?, layouts[1].read(self.gpu, name).await?];
+            let differ = |(one, other): (&f64, &f64)| one.to_bits() != other.to_bits();
+            if let Some(i) = found.iter().zip(&other).position(differ) {
+                return Err(format!("{name}: value {i} is {}, expected exactly {}", found[i], other[i]));
+            }
         }
         Ok(worst)
     }

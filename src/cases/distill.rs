@@ -7,6 +7,8 @@ use super::inputs::{values, wide};
 use super::tolerance::Tolerance;
 use crate::data::teacher::{TaughtRow, TeacherRows};
 use crate::gpu::GpuError;
+use crate::ops::argmax::top;
+use crate::ops::distill::teacher::{self, Found};
 use crate::ops::distill::{Distill, Divergence, Lesson};
 use crate::ops::row_status::Chunk;
 use crate::reference::distill::{Taught, backward, forward};
@@ -14,6 +16,9 @@ use crate::reference::distill::{Taught, backward, forward};
 /// Differences of log-probabilities of up to 100 in f32.
 const LOSS: Tolerance = Tolerance::new(2e-5, 5e-5, 1e-5);
 const GRADIENT: Tolerance = Tolerance::new(2e-5, 5e-5, 5e-6);
+
+/// Sums of exponentials and their logarithms.
+const SUMS: Tolerance = Tolerance::new(2e-6, 5e-6, 2e-6);
 
 /// A divergence, the temperature, the weights of the divergence and of the cross entropy, and the softcap.
 type Form = (Divergence, f64, [f64; 2], Option<f32>);
@@ -36,26 +41,39 @@ const MORE_FORMS: &[Form] = &[
 /// Rows of other chunks before these: of targets and of the teacher, and of results.
 const BEFORE: [usize; 2] = [3, 2];
 
-pub const CASES: [Case; 1] = [Case {
-    op: "distill",
-    name: "divergences from a teacher",
-    needs: Needs::Any,
-    variants: super::F32,
-    shapes: &Shapes {
-        // More tokens than a workgroup's threads, no multiple of 4.
-        small: &[(7, 1003, 70, 10.0, FAR, FORMS)],
-        // All tokens in two: more than a workgroup's threads, and fewer.
-        more: &[
-            (7, 1003, 64, 10.0, NEAR, MORE_FORMS),
-            (3, 300, 1, 3.0, NEAR, MORE_FORMS),
-            (5, 130, 129, 60.0, NEAR, MORE_FORMS),
-            (4, 130, 130, 10.0, NEAR, MORE_FORMS),
-            (2, 7, 7, 1.0, NEAR, MORE_FORMS),
-            (9, 64, 5, 2.0, NEAR, MORE_FORMS),
-        ],
-        check: lessons,
+pub const CASES: [Case; 2] = [
+    Case {
+        op: "distill",
+        name: "divergences from a teacher",
+        needs: Needs::Any,
+        variants: super::F32,
+        shapes: &Shapes {
+            // More tokens than a workgroup's threads, no multiple of 4.
+            small: &[(7, 1003, 70, 10.0, FAR, FORMS)],
+            // All tokens in two: more than a workgroup's threads, and fewer.
+            more: &[
+                (7, 1003, 64, 10.0, NEAR, MORE_FORMS),
+                (3, 300, 1, 3.0, NEAR, MORE_FORMS),
+                (5, 130, 129, 60.0, NEAR, MORE_FORMS),
+                (4, 130, 130, 10.0, NEAR, MORE_FORMS),
+                (2, 7, 7, 1.0, NEAR, MORE_FORMS),
+                (9, 64, 5, 2.0, NEAR, MORE_FORMS),
+            ],
+            check: lessons,
+        },
     },
-}];
+    Case {
+        op: "distill",
+        name: "sums of the teacher",
+        needs: Needs::Any,
+        variants: super::F32,
+        shapes: &Shapes {
+            small: &[],
+            more: &[(3, 1003, 64, 1.0), (5, 130, 1, 2.0), (2, 64, 63, 0.5)],
+            check: sums_of_teacher,
+        },
+    },
+];
 
 /// Rows, vocabulary, tokens of the teacher, size of the logits, the teacher's likeness, and forms.
 type Shape = (usize, usize, usize, f32, Likeness, &'static [Form]);
@@ -189,4 +207,29 @@ impl Lessons {
         let likeliest = own.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1)).map(|(id, _)| id as u32);
         f64::from(u8::from(likeliest == Some(first)))
     }
+}
+
+/// The sums of a teacher's logits: over all tokens, and over those behind the likeliest. Some logits are equal. Rows, vocabulary, likeliest
+/// tokens, temperature.
+fn sums_of_teacher(b: &mut Bench, shape: &(usize, usize, usize, f64)) -> Result<(), GpuError> {
+    let &(rows, count, tokens, temperature) = shape;
+    let logits: Vec<f32> = values(1, rows * count).iter().map(|x| (x * 40.0).round() / 4.0).collect();
+    let block = b.input(count, &logits)?;
+    let targets = b.gpu.upload("case", &vec![0u32; rows + 1])?;
+    let results = b.gpu.buffer("case", (4 * (rows + 1) * top::words(tokens)) as u64)?;
+    let sums = b.gpu.buffer("case", (8 * (rows + 1)) as u64)?;
+    b.run(|rec| {
+        top::forward(rec, block.rows(), count, &targets, &results, 1, tokens, rows);
+        let found = Found { values: block.rows(), count, results: &results, top: tokens, first: 1 };
+        teacher::forward(rec, &found, temperature, &sums, rows);
+    })?;
+    let of_row = |row: &[f32]| {
+        let mut sorted: Vec<f64> = row.iter().map(|&x| f64::from(x) / temperature).collect();
+        sorted.sort_by(|a, b| b.total_cmp(a));
+        let log_sum = |x: &[f64]| x.iter().map(|x| x.exp()).sum::<f64>().ln();
+        [log_sum(&sorted), log_sum(&sorted[tokens..])]
+    };
+    let expected = logits.chunks(count).flat_map(of_row).collect();
+    b.expect_from(&format!("{shape:?}"), &sums, 2, expected, SUMS.around(10.0));
+    Ok(())
 }

@@ -2,15 +2,16 @@
 
 use super::bench::Bench;
 use super::case::{Case, Needs, Shapes};
-use super::inputs::{values, wide, widths};
+use super::inputs::{part, values, wide, widths};
 use super::product::columns;
-use super::tolerance::EXACT;
+use super::tolerance::{EXACT, Tolerance};
+use super::weight;
 use crate::base::formats::GgmlType;
 use crate::gpu::GpuError;
-use crate::ops::embedding;
+use crate::ops::{Weight, embedding};
 use crate::reference::embedding as reference;
 
-pub const CASES: [Case; 2] = [
+pub const CASES: [Case; 4] = [
     Case {
         op: "embedding",
         name: "decoders of every format",
@@ -29,7 +30,24 @@ pub const CASES: [Case; 2] = [
         variants: super::F32,
         shapes: &Shapes { small: &[(67, 36)], more: &[(1, 4), (7, 20), (130, 252)], check: by_number },
     },
+    Case {
+        op: "embedding",
+        name: "forward",
+        needs: Needs::Any,
+        variants: super::F32,
+        shapes: &Shapes { small: &[], more: &[1, 7, 65], check: scaled_rows },
+    },
+    Case {
+        op: "embedding",
+        name: "more rows than one dimension of workgroups may have",
+        needs: Needs::Any,
+        variants: super::F32,
+        shapes: &Shapes { small: &[], more: &[70_001], check: many_rows },
+    },
 ];
+
+/// One more rounding, by the factor.
+const SCALED: Tolerance = Tolerance::new(1.2e-7, 1.2e-7, 0.0);
 
 /// The number of columns of a table.
 type Columns = fn(GgmlType) -> usize;
@@ -45,6 +63,48 @@ fn decoders(b: &mut Bench, columns: &Columns) -> Result<(), GpuError> {
         b.run(|rec| embedding::forward(rec, y.rows(), &ids, 0, &weight, 0, 1.0, rows))?;
         b.expect(format!("{} K={k}, decoded", ty.name()), &y, truth, EXACT);
     }
+    Ok(())
+}
+
+/// `y[t] = 7.3·W[ids[3 + t], columns]`, with rows at the ends of tiles and repeated rows.
+fn scaled_rows(b: &mut Bench, tokens: &usize) -> Result<(), GpuError> {
+    const IDS: [u32; 11] = [9, 9, 199, 0, 63, 64, 127, 128, 191, 192, 64];
+    let ids: Vec<u32> = IDS.into_iter().cycle().take(3 + tokens).collect();
+    for ty in GgmlType::SUPPORTED {
+        let cols = widths(ty)[2];
+        let (mut weight, truth) = weight::random(b.gpu, ty, 200, cols, true)?;
+        // Each row is in exactly one tile, so that the order of tiles does not matter.
+        weight.tiles.rotate_left(1);
+        // From the middle of a block to the middle of another, like the slice of one layer.
+        for (first, width) in [(0, cols), (4, cols - 12)] {
+            look_up(b, &format!("{ty:?}"), (&weight, &truth), &ids, 3, (first, width), 7.3)?;
+        }
+    }
+    Ok(())
+}
+
+fn many_rows(b: &mut Bench, rows: &u32) -> Result<(), GpuError> {
+    let (weight, truth) = b.weight(GgmlType::F16, 200, 4)?;
+    let ids: Vec<u32> = (0..*rows).map(|t| t * 7 % 200).collect();
+    look_up(b, "F16", (&weight, &truth), &ids, 0, (0, 4), 2.0)
+}
+
+/// Columns of the rows with numbers `ids` from the one at `start` on.
+fn look_up(
+    b: &mut Bench,
+    name: &str,
+    (weight, truth): (&Weight, &[f64]),
+    ids: &[u32],
+    start: usize,
+    (first, width): (usize, usize),
+    scale: f32,
+) -> Result<(), GpuError> {
+    let rows = ids.len() - start;
+    let (on_device, y) = (b.gpu.upload("case", ids)?, b.output(width, rows)?);
+    b.run(|rec| embedding::forward(rec, y.rows(), &on_device, start, weight, first, scale, rows))?;
+    let expected =
+        reference::forward(&ids[start..], &part(truth, weight.cols, first, width), width, scale.into());
+    b.expect(format!("{name} T={rows} columns {first}..{}", first + width), &y, expected, SCALED);
     Ok(())
 }
 

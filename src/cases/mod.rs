@@ -17,6 +17,7 @@ mod cached_heads;
 pub mod case;
 mod columns;
 mod cross_entropy;
+mod cross_entropy_tiles;
 mod delta;
 mod delta_norm;
 mod distill;
@@ -24,23 +25,29 @@ mod dropout;
 mod embedding;
 pub mod experts;
 mod gated;
+mod gated_tiles;
+mod heads;
 pub mod inputs;
 mod latent;
 mod lora;
-mod matrices;
+mod lora_pairs;
+mod lora_tiles;
 pub mod matvec;
 mod matvec_bytes;
+mod norm_add;
 mod output_gate;
 mod per_layer;
 pub mod product;
 pub mod products;
 mod random;
 mod rms_norm;
+mod rms_norm_tiles;
 mod rope;
 mod row_status;
 mod scale;
 mod shared_experts;
 mod short_conv;
+mod tiles;
 mod tokens;
 pub mod tolerance;
 pub mod weight;
@@ -80,7 +87,7 @@ const fn case(
 pub const ROWS_OF_VALUES: &[(usize, usize)] = &[(1, 4), (7, 20), (65, 252), (130, 68), (8_400, 256)];
 
 /// The cases of each operation.
-static TABLE: [&[Case]; 30] = [
+static TABLE: [&[Case]; 37] = [
     &OTHERS,
     &adamw::CASES,
     &attention::CASES,
@@ -91,6 +98,7 @@ static TABLE: [&[Case]; 30] = [
     &cached_heads::CASES,
     &columns::CASES,
     &cross_entropy::CASES,
+    &cross_entropy_tiles::CASES,
     &delta::CASES,
     &delta_norm::CASES,
     &distill::CASES,
@@ -98,14 +106,20 @@ static TABLE: [&[Case]; 30] = [
     &embedding::CASES,
     &experts::CASES,
     &gated::CASES,
+    &gated_tiles::CASES,
+    &heads::CASES,
     &latent::CASES,
     &lora::CASES,
+    &lora_pairs::CASES,
+    &lora_tiles::CASES,
     &matvec::CASES,
     &matvec_bytes::CASES,
+    &norm_add::CASES,
     &output_gate::CASES,
     &per_layer::CASES,
     &products::CASES,
     &rms_norm::CASES,
+    &rms_norm_tiles::CASES,
     &rope::CASES,
     &row_status::CASES,
     &scale::CASES,
@@ -123,14 +137,8 @@ pub fn of_selftest(gpu: &Gpu) -> impl Iterator<Item = &'static Case> {
     all().filter(|case| case.shapes.counts()[0] > 0 && case.is_for(gpu))
 }
 
-/// Cases of the self-test whose tests have shapes and tolerances of their own.
-static OTHERS: [Case; 10] = [
-    case("lora", "products and gradients", Needs::Tiles, COOP16, &Once(matrices::adapter)),
-    case("lora", "products and gradients in CUDA", Needs::Cuda, CUDA, &Once(matrices::adapter_in_cuda)),
-    case("norm_add", "norms and sums as tiles", Needs::Tiles, PACKED, &Once(matrices::norms)),
-    case("heads", "forward and backward", Needs::Tiles, PACKED, &Once(matrices::heads_both_ways)),
-    case("gated", "tiles, forward and backward", Needs::Tiles, PACKED, &Once(matrices::gates)),
-    case("cross_entropy", "losses, gradients as tiles", Needs::Tiles, PACKED, &Once(matrices::losses)),
+/// Cases of the self-test beside which tests look at properties.
+static OTHERS: [Case; 4] = [
     case("random", "blocks", Needs::Any, F32, &Once(random::blocks)),
     case("argmax", "the likeliest token", Needs::Any, F32, &Once(tokens::likeliest)),
     case("argmax", "the likeliest tokens of rows", Needs::Any, F32, &Once(tokens::likeliest_of_rows)),

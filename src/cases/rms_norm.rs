@@ -3,7 +3,7 @@
 use super::bench::Bench;
 use super::case::{Case, Needs, Shapes};
 use super::inputs::{plus, scaled, values, wide};
-use super::tolerance::Tolerance;
+use super::tolerance::{EXACT, Tolerance};
 use crate::gpu::GpuError;
 use crate::ops::rms_norm::{Norm, columns, plain as rms_norm};
 use crate::reference::rms_norm as reference;
@@ -15,7 +15,7 @@ const NORM: Tolerance = Tolerance::new(5e-7, 1e-6, 5e-7);
 /// The two terms of the gradient cancel in part.
 const GRADIENT: Tolerance = Tolerance::new(1e-6, 1e-6, 1e-6);
 
-pub const CASES: [Case; 2] = [
+pub const CASES: [Case; 4] = [
     Case {
         op: "rms_norm",
         name: "forward and backward",
@@ -34,6 +34,20 @@ pub const CASES: [Case; 2] = [
         needs: Needs::Any,
         variants: super::F32,
         shapes: &Shapes { small: &[], more: &[(1, 4), (7, 20), (65, 252), (130, 68)], check: of_columns },
+    },
+    Case {
+        op: "rms_norm",
+        name: "that passes rows on",
+        needs: Needs::Any,
+        variants: super::F32,
+        shapes: &Shapes { small: &[], more: &[(1, 4), (7, 20), (65, 252), (130, 68)], check: passing },
+    },
+    Case {
+        op: "rms_norm",
+        name: "no norm in the place of one",
+        needs: Needs::Any,
+        variants: super::EXACT,
+        shapes: &Shapes { small: &[], more: &[(1, 4), (65, 256), (7, 60)], check: identity },
     },
 ];
 
@@ -131,5 +145,35 @@ fn of_columns(b: &mut Bench, &(height, width): &(usize, usize)) -> Result<(), Gp
     b.run(|rec| columns::in_place(rec, block.view(), &norm, height))?;
     let expected = reference::forward(&wide(&y), Some(&wide(&w)), width, eps.into());
     b.expect(format!("[{height}, {width}]"), &block, expected, NORM);
+    Ok(())
+}
+
+/// Rows that a norm passes on, and their gradients.
+fn passing(b: &mut Bench, &(height, width): &(usize, usize)) -> Result<(), GpuError> {
+    let norm = Norm::passing(b.gpu, "case", width, 1.0)?;
+    let x: Vec<f32> = values(1, height * width).iter().map(|x| 1e3 * x).collect();
+    let (x_block, y, dx) = (b.input(width, &x)?, b.output(width, height)?, b.output(width, height)?);
+    b.run(|rec| {
+        rms_norm::forward(rec, y.rows(), x_block.rows(), &norm, None, 1.0, height);
+        rms_norm::backward(rec, dx.rows(), x_block.rows(), x_block.rows(), &norm, height, None);
+    })?;
+    b.expect(format!("forward [{height}, {width}]"), &y, wide(&x), NORM);
+    b.expect(format!("backward [{height}, {width}]"), &dx, wide(&x), NORM);
+    Ok(())
+}
+
+/// No norm in the place of one: `y = 0.5·(residual + x)` and its gradient, to the bit.
+fn identity(b: &mut Bench, &(height, width): &(usize, usize)) -> Result<(), GpuError> {
+    let (x, r, dy) = (rows(1, height, width), values(2, height * width), values(3, height * width));
+    let norm = Norm::identity(width);
+    let (x_block, r_block, dy_block) = (b.input(width, &x)?, b.input(width, &r)?, b.input(width, &dy)?);
+    let (y, dx) = (b.output(width, height)?, b.in_out(width, &r)?);
+    b.run(|rec| {
+        rms_norm::forward(rec, y.rows(), x_block.rows(), &norm, Some(r_block.rows()), 0.5, height);
+        rms_norm::backward(rec, dx.rows(), dy_block.rows(), x_block.rows(), &norm, height, Some(0.5));
+    })?;
+    let half_sum = |a: &[f32]| a.iter().zip(&r).map(|(a, b)| f64::from(0.5 * (a + b))).collect();
+    b.expect(format!("y [{height}, {width}]"), &y, half_sum(&x), EXACT);
+    b.expect(format!("dx [{height}, {width}]"), &dx, half_sum(&dy), EXACT);
     Ok(())
 }

@@ -23,7 +23,7 @@ pub const F16: Tolerance = Tolerance::of(1e-2);
 pub const BYTES: Tolerance = Tolerance { device: 2e-4, ..Tolerance::new(5e-5, 2e-4, 2e-4) };
 /// Rounding of sums of up to 1024 products in f32: about ε·√K = 6e-8·32 at worst.
 pub const PRODUCT: Tolerance = Tolerance::new(2e-6, 2e-6, 2e-6);
-/// As [`PRODUCT`], of operands that are rounded to f16, by 2^-11 each.
+/// Sums of up to 1024 products of operands that are rounded to f16, by 2^-11 each.
 pub const HALF: Tolerance = Tolerance { device: F16.device, ..Tolerance::new(1e-3, 2e-3, 2e-3) };
 /// A norm and a few sums.
 pub const SUMS: Tolerance = Tolerance::new(2e-6, 4e-6, 4e-6);

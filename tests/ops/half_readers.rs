@@ -4,11 +4,11 @@
 use libtest_mimic::Failed;
 use rullama_train::base::formats::planes::to_planes;
 use rullama_train::base::formats::{GgmlType, dequantize, random_blocks};
+use rullama_train::cases::tolerance::HALF;
 use rullama_train::gpu::Gpu;
 use rullama_train::gpu::shader::{SOURCES, expand};
 
 use super::check::{Check, Outcome, wide};
-use super::coop::HALF;
 
 const ROWS: usize = 67;
 const COLS: usize = 512;

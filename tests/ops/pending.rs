@@ -1,6 +1,7 @@
 //! What is pending on an activation: one kernel with its reader, or finished before anything else that is recorded.
 
 use rullama_train::base::formats::GgmlType;
+use rullama_train::cases::tolerance::HALF;
 use rullama_train::gpu::Gpu;
 use rullama_train::ops::act::Act;
 use rullama_train::ops::pack::Packed;
@@ -10,8 +11,7 @@ use rullama_train::ops::{linear, norm_add, rms_norm, scale};
 use rullama_train::reference;
 
 use super::check::{Block, Check, Outcome, run, scaled, sum, values, wide};
-use super::coop::{HALF, packed};
-use super::half::{EPS, unpacked};
+use super::half::{EPS, packed, unpacked};
 use super::linear::random_weight;
 
 const SHAPES: [(usize, usize); 2] = [(17, 64), (66, 132)];

@@ -2,6 +2,7 @@
 
 use rullama_train::base::config::Activation;
 use rullama_train::base::formats::GgmlType;
+use rullama_train::cases::tolerance::HALF;
 use rullama_train::gpu::{Gpu, Recorder};
 use rullama_train::ops::Weight;
 use rullama_train::ops::act::Act;
@@ -15,8 +16,7 @@ use rullama_train::ops::rms_norm::coop16::{self as rms_norm, Through};
 use rullama_train::reference;
 
 use super::check::{Block, Check, Outcome, run, scaled, sum, values, wide};
-use super::coop::{HALF, packed, rows};
-use super::half::{EPS, unpacked};
+use super::half::{EPS, packed, unpacked};
 use super::linear::random_weight;
 
 /// (T, width of the norms, widths of the products' sums)
@@ -50,13 +50,13 @@ pub fn backward(gpu: &Gpu) -> Outcome {
     let mut check = Check::new("gradients in parts, 16×16", HALF);
     for (t, k, widths) in CASES {
         let name = format!("T={t} K={k} N={widths:?}");
-        let [x, before, next_x] = [1, 2, 3].map(|seed| rows(seed, t, k, false));
+        let [x, before, next_x] = [1, 2, 3].map(|seed| values(seed, t * k));
         let (w, next_w) = (values(4, k), values(5, k));
         let (mut products, mut dnormed) = (Vec::new(), vec![0.0; t * k]);
         for (seed, n) in [(6, widths[0]), (7, widths[1])] {
-            let dy = rows(seed, t, n, false);
-            let (weight, values) = random_weight(gpu, GgmlType::Q8_0, n, k, false);
-            dnormed = sum(&dnormed, &reference::linear::backward(&wide(&dy), &values, k));
+            let dy = values(seed, t * n);
+            let (weight, matrix) = random_weight(gpu, GgmlType::Q8_0, n, k, false);
+            dnormed = sum(&dnormed, &reference::linear::backward(&wide(&dy), &matrix, k));
             products.push((packed(gpu, &Block::input(gpu, (0, 0), n, &dy), n, t)?, weight));
         }
         let [norm, next] = [&w, &next_w].map(|w| Norm::new(gpu, "norm", Some(w), k, EPS));
@@ -96,7 +96,7 @@ pub fn backward(gpu: &Gpu) -> Outcome {
             &rms_backward(&added, &next_x, &next_w),
         )?;
 
-        let [gate, up] = [8, 9].map(|seed| rows(seed, t, k, false));
+        let [gate, up] = [8, 9].map(|seed| values(seed, t * k));
         let [gate_rows, up_rows] = [&gate, &up].map(|x| Block::input(gpu, (0, 0), k, x));
         let dgate = Block::output(gpu, (0, 0), k, t);
         backward_in_parts(gpu, &products, t, k, |rec, parts| {
@@ -118,7 +118,7 @@ pub fn forward(gpu: &Gpu) -> Outcome {
     let mut check = Check::new("results in parts, 16×16", HALF);
     for (t, n, k) in [(65, 256, 1024), (33, 512, 2048)] {
         let name = format!("T={t} K={k} N={n}");
-        let (x, base, w) = (rows(1, t, k, false), rows(2, t, n, false), values(3, n));
+        let (x, base, w) = (values(1, t * k), values(2, t * n), values(3, n));
         let (weight, matrix) = random_weight(gpu, GgmlType::Q8_0, n, k, false);
         let product = reference::linear::forward(&wide(&x), &matrix, k);
         let normed = reference::rms_norm::forward(&product, Some(&wide(&w)), n, f64::from(EPS));

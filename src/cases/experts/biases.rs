@@ -20,7 +20,7 @@ pub const CASE: Case = Case {
     },
 };
 
-/// Of rows by expert, of one row per choice, and summed over a token's choices, with their part of the gradients of the choices' weights:
+/// Biases of rows by expert, of one row per choice, and summed over a token's choices, and their part of the gradients of weights:
 /// experts, experts per token and tokens; width.
 fn check(b: &mut Bench, shape: &([usize; 3], usize)) -> Result<(), GpuError> {
     let &([count, used, tokens], d) = shape;

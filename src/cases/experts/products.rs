@@ -79,7 +79,7 @@ pub fn of_format(ty: GgmlType, in_cuda: bool) -> Vec<Shape> {
     own.iter().flat_map(|shape| [*shape, Shape { backward: true, ..*shape }]).collect()
 }
 
-/// Of gathered tokens, and of grouped rows, in formats that experts have.
+/// Products of gathered tokens and of grouped rows, in formats that experts have.
 fn of_formats(b: &mut Bench) -> Result<(), GpuError> {
     for ty in [GgmlType::Q4_K, GgmlType::Q5_0, GgmlType::Q6_K, GgmlType::Q8_0] {
         both_ways(b, ty, 68, false)?;
@@ -87,7 +87,7 @@ fn of_formats(b: &mut Bench) -> Result<(), GpuError> {
     Ok(())
 }
 
-/// With panels of two experts at a time, and more columns than one tile has.
+/// Products with panels of two experts at a time, and with more columns than one tile has.
 fn long(b: &mut Bench) -> Result<(), GpuError> {
     both_ways(b, GgmlType::Q4_K, 200, true)
 }
