@@ -3,7 +3,7 @@
 use super::adapter::Adapter;
 use super::bench::Bench;
 use super::case::{Case, Needs, Once, Shapes};
-use super::inputs::{part, plus, scaled, values, wide};
+use super::inputs::{part, plus, scaled, values, wide, widths};
 use super::product::columns;
 use super::rms_norm::{EPS, norm};
 use super::tolerance::{PRODUCT, SUMS};
@@ -55,25 +55,69 @@ pub const CASES: [Case; 3] = [
 /// A product of a few rows.
 #[derive(Clone, Debug)]
 pub struct Call {
-    /// Rows.
-    pub rows: usize,
+    rows: usize,
     /// `K`.
-    pub cols: usize,
+    cols: usize,
     /// Format and `N` of each matrix.
-    pub matrices: Vec<(GgmlType, usize)>,
+    matrices: Vec<(GgmlType, usize)>,
     /// Rank of the adapter.
-    pub rank: usize,
+    rank: usize,
     /// Whether the matrices lie in pieces.
-    pub tiled: bool,
-    /// Softcap of the result.
-    pub softcap: Option<f32>,
+    tiled: bool,
+    softcap: Option<f32>,
 }
 
 impl Call {
     /// A product with one matrix, or with several side by side.
-    pub fn new(rows: usize, cols: usize, matrices: &[(GgmlType, usize)], rank: usize) -> Call {
+    fn new(rows: usize, cols: usize, matrices: &[(GgmlType, usize)], rank: usize) -> Call {
         Call { rows, cols, matrices: matrices.to_vec(), rank, tiled: false, softcap: None }
     }
+}
+
+/// A few rows with weights of each of `formats`, alone and side by side, and shapes of the kernels themselves.
+pub fn few_rows(formats: &[GgmlType]) -> Vec<Call> {
+    let mut calls = Vec::new();
+    for (i, ty) in formats.iter().copied().enumerate() {
+        let k = widths(ty);
+        calls.push(Call::new(1, k[2], &[(ty, 131)], 4));
+        // Every number of rows with some format, with and without tiles and softcap.
+        calls.push(Call {
+            tiled: i % 2 == 0,
+            softcap: [None, Some(3.0)][i % 2],
+            ..Call::new([2, 3, 5, 8][i % 4], k[i % 3], &[(ty, 67)], 4 * (i % 3))
+        });
+        // Side by side, of the same and of different formats, in one dispatch and in several.
+        calls.push(match i % 2 {
+            0 => Call::new(1, 512, &[(ty, 5), (GgmlType::Q6_K, 64), (ty, 33)], 12),
+            _ => Call { tiled: true, ..Call::new(1, 512, &[(ty, 128), (GgmlType::F16, 130)], 4) },
+        });
+    }
+    calls.push(Call::new(1, 256, &[(GgmlType::Q4_K, 1)], 0));
+    // Wide enough for every number of threads per row.
+    calls.extend([128, 512, 1024, 1536, 2048].map(|k| Call::new(3, k, &[(GgmlType::F16, 5)], 4)));
+    // More workgroups than one dimension holds: 32 768, of 32 rows each.
+    calls.push(Call::new(1, 32, &[(GgmlType::Q8_0, 1_050_000)], 4));
+    calls
+}
+
+/// Rows that 32 and 64 threads share, with and without remaining slices, and `A` wider than four rounds of a workgroup.
+pub fn wide_rows(formats: &[GgmlType]) -> Vec<Call> {
+    let mut calls = Vec::new();
+    for ty in formats.iter().copied() {
+        let sizes = [(1, 768), (3, 1536), (1, 4096)];
+        calls.extend(sizes.map(|(rows, k)| Call::new(rows, k, &[(ty, 5), (GgmlType::Q4_K, 2)], 4)));
+    }
+    calls.push(Call::new(2, 9216, &[(GgmlType::Q6_K, 3)], 8));
+    calls
+}
+
+/// Gated inputs of products with weights of each of `formats`, each with one of the activations.
+pub fn gates(formats: &[GgmlType]) -> Vec<Gate> {
+    let gate = |(i, ty): (usize, &GgmlType)| {
+        let activation = Activation::ALL[i % Activation::ALL.len()];
+        Gate { ty: *ty, rows: [1, 2, 5, 8][i % 4], rank: [0, 4, 16][i % 3], activation, n: 131 }
+    };
+    formats.iter().enumerate().map(gate).collect()
 }
 
 fn every_format(b: &mut Bench) -> Result<(), GpuError> {
@@ -134,16 +178,12 @@ pub fn product(b: &mut Bench, call: &Call) -> Result<(), GpuError> {
 /// A product of a gated input of 256 columns.
 #[derive(Clone, Copy, Debug)]
 pub struct Gate {
-    /// Format of the matrix.
-    pub ty: GgmlType,
-    /// Rows.
-    pub rows: usize,
+    ty: GgmlType,
+    rows: usize,
     /// Rank of both adapters.
-    pub rank: usize,
-    /// Activation of the gate.
-    pub activation: Activation,
-    /// `N`.
-    pub n: usize,
+    rank: usize,
+    activation: Activation,
+    n: usize,
 }
 
 /// A product whose workgroups compute its gated input, with both adapters.
