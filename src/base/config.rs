@@ -229,6 +229,11 @@ impl LayerConfig {
         self.heads * self.latent.map_or(self.head_size, |latent| latent.value_size)
     }
 
+    /// Whether heads of values are narrower than those of keys.
+    pub fn has_narrow_values(&self) -> bool {
+        self.attention_width() < self.heads * self.head_size
+    }
+
     /// Values that the norms of queries and of keys norm together.
     pub fn qk_norm_sizes(&self) -> [usize; 2] {
         match self.qk_norm_of_rows {

@@ -65,9 +65,14 @@ impl Chunk {
 }
 
 impl LayerActs {
+    /// The activation that `of` gives for each name.
+    pub fn new(of: impl FnMut(Saved) -> Act) -> LayerActs {
+        LayerActs(TABLE.iter().map(|entry| entry.name).map(of).collect())
+    }
+
     /// The embeddings' projection, which the per-layer input is made of, in the memory of [`Saved::InpGate`].
     pub fn projected_embeddings(&self) -> Act {
-        self[Saved::InpGate].clone().summed_by_reader()
+        self[Saved::InpGate].clone().finished_by_reader()
     }
 }
 
@@ -392,13 +397,13 @@ impl Activations {
             Saved::AttnOutput => {
                 let act = act.packed_by_reader(temp(Temp::DStream).below(chunk.first));
                 // The feed-forward block reads a chunk of the tokens.
-                if chunk.tokens <= self.chunk { act.summed_by_reader() } else { act }
+                if chunk.tokens <= self.chunk { act.finished_by_reader() } else { act }
             }
             Saved::FfnGate => act.packed_by_reader(temp(Temp::DGated).reshaped(w.ffn)),
             Saved::FfnUp => act.packed_by_reader(temp(Temp::UpStaging).reshaped(w.ffn)),
             Saved::Down if w.experts.is_some() => act.with_staging(temp(Temp::DownStaging).clone()),
             Saved::Down | Saved::Proj => {
-                act.packed_by_reader(temp(Temp::DownStaging).clone()).summed_by_reader()
+                act.packed_by_reader(temp(Temp::DownStaging).clone()).finished_by_reader()
             }
             Saved::AfterFfn => act.beside(temp(Temp::DNormed).below(chunk.first)),
             Saved::Attention => act.with_staging(self.dq.reshaped(w.queries)).for_rows(chunk.tokens),
@@ -505,7 +510,7 @@ impl Activations {
         let view = |(entry, acts): (&TempEntry, &Vec<Act>)| {
             let act = of_part(acts, part).reshaped((entry.width)(w, self.storages));
             match entry.name {
-                Temp::DNormed | Temp::DGatedInput => act.summed_by_reader(),
+                Temp::DNormed | Temp::DGatedInput => act.finished_by_reader(),
                 _ => act,
             }
         };
@@ -519,7 +524,7 @@ impl Activations {
         let dhidden = self.dhidden.rows_from(chunk.first);
         ScratchActs {
             // Experts read it as it is.
-            dhidden: if w.experts.is_some() { dhidden } else { dhidden.summed_by_reader() },
+            dhidden: if w.experts.is_some() { dhidden } else { dhidden.finished_by_reader() },
             doutput: operand(temp(Temp::DStream)),
             doutput_beside_experts: operand(temp(Temp::DNormed)),
             dq: self.dq.reshaped(w.queries).into(),

@@ -2,8 +2,8 @@
 //!
 //! The gradient of the stream is passed from layer to layer as that of the layer's output before its scale.
 
-use super::batch::Batch;
-use super::forward::gated_attention;
+use super::batch::{Batch, Tokens};
+use super::forward::mixed;
 use super::offload::Way;
 use super::{Dense, Layer, Model, PerLayerBranch};
 use crate::base::Module;
@@ -164,12 +164,11 @@ impl Model<'_> {
         }
         let [q_turn, _] = w.turns(batch.inputs);
 
-        let gradients: Vec<Projection> =
-            w.attn_output.iter().map(|w| (Module::AttnOutput, w, &s.doutput)).collect();
+        let gradients = w.last(&s.doutput);
         let lora = batch.lora(layer, Input::Attention);
         let out = &a[Saved::Attention];
         let dgated = if l.output_gate { &s[Temp::DGatedAttention] } else { &s.dattention };
-        let x = gated_attention(&a, l);
+        let x = &a[mixed(l)];
         linear::backward(p, Some((dgated, false)), &gradients, x, lora, &a[Saved::ZOutput]);
         let (both, dboth) = (&a[Saved::MixerInput], &s[Temp::DMixerInput]);
         if l.output_gate {
@@ -239,11 +238,7 @@ impl Model<'_> {
 impl Layer {
     fn qkv_gradients<'a>(&'a self, s: &'a ScratchActs, l: &LayerConfig) -> Vec<Projection<'a>> {
         let queries = if l.output_gate { &s[Temp::DMixerInput] } else { &s.dattn_q };
-        let mut gradients: Vec<Projection> = Vec::with_capacity(3);
-        gradients.extend(self.attn_q.iter().map(|q| (Module::AttnQ, q, queries)));
-        gradients.extend(self.attn_k.iter().map(|k| (Module::AttnK, k, &s[dattn_k(l)])));
-        gradients.extend(self.attn_v.iter().map(|v| (Module::AttnV, v, &s[Temp::DAttnV])));
-        gradients
+        self.qkv([queries, &s[dattn_k(l)], &s[Temp::DAttnV]])
     }
 }
 

@@ -14,31 +14,6 @@ use crate::ops::pass::Pass;
 use crate::ops::{gated, heads, linear};
 
 impl Model<'_> {
-    /// From the normed input of layer `layer` to the output projection.
-    pub(super) fn delta_forward(
-        &self,
-        p: &mut Pass,
-        batch: &Batch,
-        layer: usize,
-        w: &DeltaLayer,
-        a: &LayerActs,
-    ) {
-        let shape = self.delta_net(layer, w, batch.inputs);
-        let outputs = [
-            (Module::AttnQkv, &w.qkv, &a[Saved::MixerInput]),
-            (Module::AttnGate, &w.gate, &a[Saved::DeltaGate]),
-            (Module::SsmAlpha, &w.alpha, &a[Saved::Alpha]),
-            (Module::SsmBeta, &w.beta, &a[Saved::Beta]),
-        ];
-        let lora = batch.lora(layer, Input::AttnNormed);
-        linear::forward(p, &outputs, &a[Saved::AttnNormed], lora, &a[Saved::ZAttn]);
-        remember(p, w, a, &shape);
-        let gated_output = &a[Saved::GatedAttention];
-        let outputs = [(Module::SsmOut, &w.out, &a[Saved::AttnOutput])];
-        let lora = batch.lora(layer, Input::Attention);
-        linear::forward(p, &outputs, gated_output, lora, &a[Saved::ZOutput]);
-    }
-
     /// From the gradient of the output projection's result in `s.doutput` to that of the layer's input.
     pub(super) fn delta_backward(
         &self,
@@ -50,7 +25,7 @@ impl Model<'_> {
         s: &ScratchActs,
     ) {
         let shape = self.delta_net(layer, w, batch.inputs);
-        let gradients = [(Module::SsmOut, &w.out, &s.doutput)];
+        let gradients = self.layers[layer].last(&s.doutput);
         let (x, dgated) = (&a[Saved::GatedAttention], &s[Temp::DGatedAttention]);
         let lora = batch.lora(layer, Input::Attention);
         linear::backward(p, Some((dgated, false)), &gradients, x, lora, &a[Saved::ZOutput]);
@@ -79,7 +54,12 @@ impl Model<'_> {
 pub(super) fn remember(p: &mut Pass, w: &DeltaLayer, a: &LayerActs, shape: &Delta) {
     let output = &a[Saved::DeltaOutput];
     delta::forward(p.rec.now(), shape, &saved(a), output.rows());
-    heads::forward(p, &a[Saved::DeltaNormed], output, &w.norm, None, shape.value_heads);
+    gate(p, w, a, shape.value_heads);
+}
+
+/// The norm and the gates of what the recurrence gives.
+pub(super) fn gate(p: &mut Pass, w: &DeltaLayer, a: &LayerActs, value_heads: usize) {
+    heads::forward(p, &a[Saved::DeltaNormed], &a[Saved::DeltaOutput], &w.norm, None, value_heads);
     let gated_output = &a[Saved::GatedAttention];
     gated::forward(p, gated_output, &a[Saved::DeltaGate], &a[Saved::DeltaNormed], Activation::Silu);
 }
@@ -93,7 +73,7 @@ pub(super) fn remember_backward(p: &mut Pass, w: &DeltaLayer, a: &LayerActs, s: 
     delta::backward(p.rec.now(), shape, &saved(a), doutput, &gradients_of(s));
 }
 
-fn saved(a: &LayerActs) -> delta::Saved<'_> {
+pub(super) fn saved(a: &LayerActs) -> delta::Saved<'_> {
     delta::Saved {
         qkv: a[Saved::MixerInput].rows(),
         alpha: a[Saved::Alpha].rows(),

@@ -1,7 +1,9 @@
-//! Forward, straight through; `backward.rs` is the mirror of this file.
+//! Forward, straight through, in training and in decoding; `backward.rs` is the mirror of this file.
 
-use super::batch::Batch;
+use super::batch::{Batch, Tokens};
+use super::delta::remember;
 use super::offload::Way;
+use super::short_conv::convolve;
 use super::{Dense, Layer, Model, PerLayerBranch};
 use crate::base::Module;
 use crate::base::config::LayerConfig;
@@ -16,7 +18,9 @@ use crate::ops::linear::Projection;
 use crate::ops::lora::Input;
 use crate::ops::pass::Pass;
 use crate::ops::per_layer::layer::Table;
-use crate::ops::{attention, embedding, gated, heads, linear, norm_add, output_gate, per_layer, rms_norm};
+use crate::ops::{
+    Weight, attention, embedding, gated, heads, linear, norm_add, output_gate, per_layer, rms_norm,
+};
 
 impl Model<'_> {
     /// Runs `inputs` through all layers. The result is the last stream; the rest is kept for [`Model::backward`].
@@ -52,34 +56,40 @@ impl Model<'_> {
     }
 
     /// The first half of a layer, from its input to the output projection of attention.
-    pub(super) fn attention_forward(&self, p: &mut Pass, batch: &Batch, layer: usize) {
+    pub(super) fn attention_forward(&self, p: &mut Pass, tokens: &dyn Tokens, layer: usize) {
         let w = &self.layers[layer];
         let l = &self.config().layers[layer];
-        let a = batch.layer(layer, batch.all());
-        p.over(batch.all().range());
+        let a = tokens.layer(layer, tokens.all());
+        p.over(tokens.all().range());
         rms_norm::forward(p, &a[Saved::AttnNormed], &a[Saved::Input], &w.attn_norm);
-        if batch.acts.parts(layer) > 1 {
+        if let Some(batch) = tokens.in_parts(layer) {
             return self.parts_forward(p, batch, layer);
         }
-        if let Some(delta) = &w.delta {
-            return self.delta_forward(p, batch, layer, delta, &a);
+        let adapters = tokens.adapters(layer, Input::AttnNormed);
+        let outputs = w.first(l, |name| &a[name]);
+        linear::forward(p, &outputs, &a[Saved::AttnNormed], adapters, &a[Saved::ZAttn]);
+        tokens.mix(p, self, layer, &a);
+        let adapters = tokens.adapters(layer, Input::Attention);
+        linear::forward(p, &w.last(&a[Saved::AttnOutput]), &a[mixed(l)], adapters, &a[Saved::ZOutput]);
+    }
+
+    /// See [`Tokens::mix`].
+    pub(super) fn mix(&self, p: &mut Pass, batch: &Batch, layer: usize, a: &LayerActs) {
+        let w = &self.layers[layer];
+        let l = &self.config().layers[layer];
+        match (&w.delta, &w.short_conv, &w.latent) {
+            (Some(delta), ..) => remember(p, delta, a, &self.delta_net(layer, delta, batch.inputs)),
+            (_, Some(conv), _) => {
+                convolve(p, a, &self.convolution(layer, &conv.taps, batch.inputs), batch.inputs);
+            }
+            (.., Some(latent)) => self.latent_forward(p, batch, layer, latent, a),
+            _ => {
+                self.queries_forward(p, batch, layer, a, l.heads);
+                self.keys_forward(p, batch, layer, a);
+                let [k, v] = &batch.keys_values(l.kv_donor.unwrap_or(layer));
+                attend(p, &self.attention(layer, batch.inputs), l, a, [k, v]);
+            }
         }
-        if let Some(conv) = &w.short_conv {
-            return self.short_conv_forward(p, batch, layer, conv, &a);
-        }
-        if let Some(latent) = &w.latent {
-            return self.latent_forward(p, batch, layer, latent, &a);
-        }
-        let lora = batch.lora(layer, Input::AttnNormed);
-        let queries = raw_queries(&a, l);
-        linear::forward(p, &w.qkv(&a, queries), &a[Saved::AttnNormed], lora, &a[Saved::ZAttn]);
-        self.queries_forward(p, batch, layer, &a, l.heads);
-        self.keys_forward(p, batch, layer, &a);
-        let [k, v] = &batch.keys_values(l.kv_donor.unwrap_or(layer));
-        let shape = self.attention(layer, batch.inputs);
-        attend(p, &shape, l, &a, [k, v]);
-        let lora = batch.lora(layer, Input::Attention);
-        linear::forward(p, &w.attn_output(&a), gated_attention(&a, l), lora, &a[Saved::ZOutput]);
     }
 
     /// The queries of `heads` heads, normed and turned.
@@ -112,68 +122,73 @@ impl Model<'_> {
     }
 
     /// The second half, for the tokens of `chunk`: from attention's output projection to the next layer's input.
-    pub(super) fn feed_forward(&self, p: &mut Pass, batch: &Batch, layer: usize, chunk: Chunk) {
+    pub(super) fn feed_forward(&self, p: &mut Pass, tokens: &dyn Tokens, layer: usize, chunk: Chunk) {
         let w = &self.layers[layer];
-        let a = batch.layer(layer, chunk);
+        let a = tokens.layer(layer, chunk);
         p.over(chunk.range());
         let (after_attention, norm) = (&a[Saved::AfterAttention], &w.post_attention_norm);
         norm_add::forward(p, after_attention, &a[Saved::AttnOutput], norm, &a[Saved::Input], 1.0);
-        if let Some(dense) = &w.dense {
+        if w.dense.is_some() {
             rms_norm::forward(p, &a[Saved::FfnNormed], after_attention, &w.ffn_norm);
-            self.dense_forward(p, batch, layer, dense, &a);
+        }
+        let of_experts = w.experts.as_ref().zip(tokens.experts(layer, chunk));
+        if let Some((experts, (acts, scratch))) = of_experts {
+            experts.forward(p, tokens, layer, after_attention, acts, scratch);
+        }
+        if let Some(dense) = &w.dense {
+            self.dense_forward(p, tokens, layer, dense, &a);
         }
         let mut output = &a[Saved::Down];
-        if let (Some(experts), Some((acts, scratch))) = (&w.experts, batch.acts.experts(layer, chunk)) {
-            experts.forward(p, batch, layer, after_attention, acts, scratch);
+        if let Some((experts, (acts, scratch))) = of_experts {
             output = experts.with_dense(p, output, acts, scratch);
         }
-        let (next, scale) = (&batch.input(layer + 1, p.first), w.output_scale);
+        let (next, scale) = (&tokens.input(layer + 1, p.first), w.output_scale);
         let Some(branch) = &w.per_layer else {
             return norm_add::forward(p, next, output, &w.post_ffw_norm, after_attention, scale);
         };
         let after_ffn = &a[Saved::AfterFfn];
         norm_add::forward(p, after_ffn, output, &w.post_ffw_norm, after_attention, 1.0);
-        self.per_layer_branch(p, batch, layer, branch, &a);
+        self.per_layer_branch(p, tokens, layer, branch, &a);
         norm_add::forward(p, next, &a[Saved::Proj], &branch.post_norm, after_ffn, scale);
     }
 
     /// The dense feed-forward block, from its normed input to its output.
-    fn dense_forward(&self, p: &mut Pass, batch: &Batch, layer: usize, dense: &Dense, a: &LayerActs) {
-        let lora = batch.lora(layer, Input::FfnNormed);
-        linear::forward(p, &dense.gate_up(a), &a[Saved::FfnNormed], lora, &a[Saved::ZFfn]);
+    fn dense_forward(&self, p: &mut Pass, tokens: &dyn Tokens, layer: usize, dense: &Dense, a: &LayerActs) {
+        let adapters = tokens.adapters(layer, Input::FfnNormed);
+        linear::forward(p, &dense.gate_up(a), &a[Saved::FfnNormed], adapters, &a[Saved::ZFfn]);
         let activation = self.config().layers[layer].activation;
         gated::forward(p, &a[Saved::Gated], &a[Saved::FfnGate], &a[Saved::FfnUp], activation);
-        let lora = batch.lora(layer, Input::Gated);
-        linear::forward(p, &dense.output(a), &a[Saved::Gated], lora, &a[Saved::ZDown]);
+        let adapters = tokens.adapters(layer, Input::Gated);
+        linear::forward(p, &dense.output(a), &a[Saved::Gated], adapters, &a[Saved::ZDown]);
     }
 
     /// The per-layer branch: the stream decides how much of a token's embedding for this layer is added to it.
     fn per_layer_branch(
         &self,
         p: &mut Pass,
-        batch: &Batch,
+        tokens: &dyn Tokens,
         layer: usize,
         branch: &PerLayerBranch,
         a: &LayerActs,
     ) {
-        self.per_layer_input(p, batch, layer, a);
-        let lora = batch.lora(layer, Input::AfterFfn);
-        linear::forward(p, &branch.inp_gate(a), &a[Saved::AfterFfn], lora, &a[Saved::ZGate]);
+        self.per_layer_input(p, tokens, layer, a);
+        let adapters = tokens.adapters(layer, Input::AfterFfn);
+        linear::forward(p, &branch.inp_gate(a), &a[Saved::AfterFfn], adapters, &a[Saved::ZGate]);
         let activation = self.config().per_layer_activation;
         gated::forward(p, &a[Saved::GatedInput], &a[Saved::InpGate], &a[Saved::PerLayerInput], activation);
-        let lora = batch.lora(layer, Input::PerLayer);
-        linear::forward(p, &branch.proj(a), &a[Saved::GatedInput], lora, &a[Saved::ZProj]);
+        let adapters = tokens.adapters(layer, Input::PerLayer);
+        linear::forward(p, &branch.proj(a), &a[Saved::GatedInput], adapters, &a[Saved::ZProj]);
     }
 
     /// `(√P·table[token] + norm(D^-½·model_proj·embedding))/√2` of one layer.
-    fn per_layer_input(&self, p: &mut Pass, batch: &Batch, layer: usize, a: &LayerActs) {
-        let (Some(global), Some(rows)) = (&self.per_layer, &batch.inputs.per_layer) else { return };
+    fn per_layer_input(&self, p: &mut Pass, tokens: &dyn Tokens, layer: usize, a: &LayerActs) {
+        let (Some(global), Some(rows)) = (&self.per_layer, tokens.per_layer_rows()) else { return };
         let (input, projected) = (&a[Saved::PerLayerInput], &a.projected_embeddings());
         if input.is_kept() {
             return;
         }
         let scale = (self.config().width as f64).sqrt().recip() as f32;
-        linear::frozen(p, projected, &batch.input(0, p.first), &global.model_proj[layer], scale);
+        linear::frozen(p, projected, &tokens.input(0, p.first), &global.model_proj[layer], scale);
         let table = Table { rows: &rows.table, ids: &rows.ids, first: p.first };
         per_layer::of_layer(p, input, projected, &global.proj_norm, table, layer);
     }
@@ -204,22 +219,23 @@ fn raw_values<'a>(a: &'a LayerActs, l: &LayerConfig) -> &'a Act {
 }
 
 /// The result of the matrix of the queries: queries alone, or with gates.
-pub(super) fn raw_queries<'a>(a: &'a LayerActs, l: &LayerConfig) -> &'a Act {
-    if l.output_gate { &a[Saved::MixerInput] } else { &a[Saved::AttnQ] }
+pub(super) fn raw_queries(l: &LayerConfig) -> Saved {
+    if l.output_gate { Saved::MixerInput } else { Saved::AttnQ }
 }
 
 /// From queries, keys and values to the input of attention's output projection.
 pub(super) fn attend(p: &mut Pass, shape: &Attention, l: &LayerConfig, a: &LayerActs, [k, v]: [&Act; 2]) {
     attention::forward(p, shape, &a[Saved::Attention], &a[Saved::Lse], [&a[Saved::Q], k, v]);
     if l.output_gate {
-        let output = gated_attention(a, l);
+        let output = &a[Saved::GatedAttention];
         output_gate::forward(p, output, &a[Saved::Attention], &a[Saved::MixerInput], shape.heads);
     }
 }
 
-/// The input of attention's output projection.
-pub(super) fn gated_attention<'a>(a: &'a LayerActs, l: &LayerConfig) -> &'a Act {
-    if l.output_gate { &a[Saved::GatedAttention] } else { &a[Saved::Attention] }
+/// The input of the output projection of attention or of what stands in its place.
+pub(super) fn mixed(l: &LayerConfig) -> Saved {
+    let gated = !l.has_attention() || l.output_gate || l.has_narrow_values();
+    if gated { Saved::GatedAttention } else { Saved::Attention }
 }
 
 impl Layer {
@@ -228,18 +244,52 @@ impl Layer {
         [0, 1].map(|i| self.rope.as_ref().map(|rope| (&inputs.positions, &rope[i])))
     }
 
-    /// The matrices that read the layer's normed input, of which that of the queries writes `queries`.
-    pub(super) fn qkv<'a>(&'a self, a: &'a LayerActs, queries: &'a Act) -> Vec<Projection<'a>> {
-        let mut outputs: Vec<Projection> = Vec::with_capacity(3);
-        outputs.extend(self.attn_q.iter().map(|q| (Module::AttnQ, q, queries)));
-        outputs.extend(self.attn_k.iter().map(|k| (Module::AttnK, k, &a[Saved::AttnK])));
-        outputs.extend(self.attn_v.iter().map(|v| (Module::AttnV, v, &a[Saved::AttnV])));
-        outputs
+    /// The matrices that read the layer's normed input, with what they make: `act` gives that by its name.
+    pub(super) fn first<'a>(
+        &'a self,
+        l: &LayerConfig,
+        act: impl Fn(Saved) -> &'a Act,
+    ) -> Vec<Projection<'a>> {
+        if let Some(delta) = &self.delta {
+            return vec![
+                (Module::AttnQkv, &delta.qkv, act(Saved::MixerInput)),
+                (Module::AttnGate, &delta.gate, act(Saved::DeltaGate)),
+                (Module::SsmAlpha, &delta.alpha, act(Saved::Alpha)),
+                (Module::SsmBeta, &delta.beta, act(Saved::Beta)),
+            ];
+        }
+        if let Some(conv) = &self.short_conv {
+            return vec![(Module::ShortconvInProj, &conv.in_proj, act(Saved::MixerInput))];
+        }
+        if let Some(latent) = &self.latent {
+            let made = [act(Saved::QueryLatent), act(Saved::AttnQ)];
+            return latent.first(made, act(Saved::KeyValueLatent)).to_vec();
+        }
+        self.qkv([act(raw_queries(l)), act(Saved::AttnK), act(Saved::AttnV)])
     }
 
-    /// The output projection of attention.
-    pub(super) fn attn_output<'a>(&'a self, a: &'a LayerActs) -> Vec<Projection<'a>> {
-        self.attn_output.iter().map(|w| (Module::AttnOutput, w, &a[Saved::AttnOutput])).collect()
+    /// The matrices of queries, keys and values, as far as the layer has them, with what they make or its gradients.
+    pub(super) fn qkv<'a>(&'a self, [queries, keys, values]: [&'a Act; 3]) -> Vec<Projection<'a>> {
+        let mut all: Vec<Projection> = Vec::with_capacity(3);
+        all.extend(self.attn_q.iter().map(|q| (Module::AttnQ, q, queries)));
+        all.extend(self.attn_k.iter().map(|k| (Module::AttnK, k, keys)));
+        all.extend(self.attn_v.iter().map(|v| (Module::AttnV, v, values)));
+        all
+    }
+
+    /// The output projection of attention or of what stands in its place, with its result or the gradient of that.
+    pub(super) fn last<'a>(&'a self, y: &'a Act) -> [Projection<'a>; 1] {
+        let (module, matrix) = self.last_matrix();
+        [(module, matrix, y)]
+    }
+
+    /// The output projection.
+    pub(super) fn last_matrix(&self) -> (Module, &Weight) {
+        match (&self.delta, &self.short_conv) {
+            (Some(delta), _) => (Module::SsmOut, &delta.out),
+            (_, Some(conv)) => (Module::ShortconvOutProj, &conv.out_proj),
+            _ => (Module::AttnOutput, self.attn_output.as_ref().expect("the layer has attention")),
+        }
     }
 }
 

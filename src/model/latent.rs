@@ -1,8 +1,9 @@
 //! Attention whose keys and values come from a latent vector, forward and backward: the vector is expanded to the keys and values of every
 //! head, then all is as in other attention.
 
-use super::batch::Batch;
-use super::{LatentLayer, Layer, Model};
+use super::batch::{Batch, Tokens};
+use super::forward::mixed;
+use super::{LatentLayer, Model};
 use crate::base::Module;
 use crate::base::config::{Latent, LayerConfig};
 use crate::memory::{LayerActs, Saved, ScratchActs, Temp};
@@ -12,7 +13,7 @@ use crate::ops::latent::{self, Parts};
 use crate::ops::linear::{self, Projection, transposed};
 use crate::ops::lora::Input;
 use crate::ops::pass::Pass;
-use crate::ops::{Weight, attention, heads, rms_norm, rope};
+use crate::ops::{attention, heads, rms_norm, rope};
 
 /// The parts of heads of keys, and of those of values.
 pub(super) fn parts(l: &LayerConfig, latent: &Latent) -> [Parts; 2] {
@@ -25,13 +26,8 @@ pub(super) fn vector(latent: &Latent) -> Span {
     Span { whole: latent.turned, part: 0, count: latent.rank }
 }
 
-/// Whether heads of values are narrower than those of keys.
-pub(super) fn is_narrow(l: &LayerConfig) -> bool {
-    l.attention_width() < l.heads * l.head_size
-}
-
 impl Model<'_> {
-    /// From the normed input of layer `layer` to the output projection.
+    /// From the results of the first products of layer `layer` to the input of its output projection.
     pub(super) fn latent_forward(
         &self,
         p: &mut Pass,
@@ -40,30 +36,19 @@ impl Model<'_> {
         w: &LatentLayer,
         a: &LayerActs,
     ) {
-        let (l, lw) = (&self.config().layers[layer], &self.layers[layer]);
-        let lora = batch.lora(layer, Input::AttnNormed);
-        let first = w.first([&a[Saved::QueryLatent], &a[Saved::AttnQ]], &a[Saved::KeyValueLatent]);
-        linear::forward(p, &first, &a[Saved::AttnNormed], lora, &a[Saved::ZAttn]);
+        let l = &self.config().layers[layer];
         if let Some((_, norm)) = &w.q_a {
             rms_norm::forward(p, &a[Saved::QueryNormed], &a[Saved::QueryLatent], norm);
             let outputs = [(Module::AttnQB, &w.q, &a[Saved::AttnQ])];
-            let lora = batch.lora(layer, Input::QueryLatent);
-            linear::forward(p, &outputs, &a[Saved::QueryNormed], lora, &a[Saved::ZQuery]);
+            let adapters = batch.adapters(layer, Input::QueryLatent);
+            linear::forward(p, &outputs, &a[Saved::QueryNormed], adapters, &a[Saved::ZQuery]);
         }
         self.queries_forward(p, batch, layer, a, l.heads);
         self.expand(p, batch, layer, w, a);
         let shape = self.attention(layer, batch.inputs);
         let qkv = [&a[Saved::Q], &a[Saved::K], &a[Saved::V]];
         attention::forward(p, &shape, &a[Saved::Attention], &a[Saved::Lse], qkv);
-        let output = latent_output(a, l);
-        if let Some(latent) = l.latent.filter(|_| is_narrow(l)) {
-            let [_, values] = parts(l, &latent);
-            let whole = a[Saved::Attention].f32(p.rec.now(), p.tokens);
-            latent::part(p.rec.now(), &values, &output.staging(), &whole, p.tokens);
-            output.store(p.rec.now(), p.tokens);
-        }
-        let lora = batch.lora(layer, Input::Attention);
-        linear::forward(p, &lw.attn_output(a), output, lora, &a[Saved::ZOutput]);
+        without_zeros(p, l, a);
     }
 
     /// The keys, turned, and the values of every head.
@@ -73,23 +58,23 @@ impl Model<'_> {
         let (vectors, both) = (&a[Saved::Latent], a[Saved::KeyValueLatent].rows());
         columns::take(p.rec.now(), vectors.rows(), both, &[vector(&latent)], p.tokens);
         rms_norm::forward(p, &a[Saved::LatentNormed], vectors, &w.kv_norm);
-        let values = if is_narrow(l) { &a[Saved::LatentValues] } else { &a[Saved::WholeValues] };
+        let values = if l.has_narrow_values() { &a[Saved::LatentValues] } else { &a[Saved::WholeValues] };
         let [of_keys, of_values] =
             [(Module::AttnKB, &w.k_b, &a[Saved::LatentKeys]), (Module::AttnVB, &w.v_b, values)];
         let (x, z) = (&a[Saved::LatentNormed], &a[Saved::ZLatent]);
-        let lora = batch.lora(layer, Input::Latent);
+        let adapters = || batch.adapters(layer, Input::Latent);
         match latent.apart {
             true => {
-                linear::forward(p, &[of_values], x, lora, z);
-                transposed::forward(p, of_keys, x, lora, z);
+                linear::forward(p, &[of_values], x, adapters(), z);
+                transposed::forward(p, of_keys, x, adapters(), z);
             }
-            false => linear::forward(p, &[of_keys, of_values], x, lora, z),
+            false => linear::forward(p, &[of_keys, of_values], x, adapters(), z),
         }
         let [key_parts, value_parts] = parts(l, &latent);
         let whole = [&a[Saved::WholeKeys], &a[Saved::WholeValues]];
         let keys = a[Saved::LatentKeys].rows();
         latent::join(p.rec.now(), &key_parts, whole[0].rows().all(), keys, Some(both.all()), p.tokens);
-        if is_narrow(l) {
+        if l.has_narrow_values() {
             latent::join(p.rec.now(), &value_parts, whole[1].rows().all(), values.rows(), None, p.tokens);
         }
         let [_, turn] = lw.turns(batch.inputs);
@@ -110,12 +95,12 @@ impl Model<'_> {
         let (l, lw) = (&self.config().layers[layer], &self.layers[layer]);
         let latent = l.latent.expect("the layer has a latent vector");
         batch.acts.clear_dkeys_values(p.rec.now(), layer, p.tokens);
-        let gradients = [(Module::AttnOutput, lw.output(), &s.doutput)];
-        let doutput = if is_narrow(l) { &s[Temp::DGatedAttention] } else { &s.dattention };
+        let gradients = lw.last(&s.doutput);
+        let doutput = if l.has_narrow_values() { &s[Temp::DGatedAttention] } else { &s.dattention };
         let lora = batch.lora(layer, Input::Attention);
-        let (dx, x) = (Some((doutput, false)), latent_output(a, l));
+        let (dx, x) = (Some((doutput, false)), &a[mixed(l)]);
         linear::backward(p, dx, &gradients, x, lora, &a[Saved::ZOutput]);
-        if is_narrow(l) {
+        if l.has_narrow_values() {
             let [_, values] = parts(l, &latent);
             let whole = s.dattention.rows().all();
             latent::join(p.rec.now(), &values, whole, doutput.rows(), None, p.tokens);
@@ -160,8 +145,8 @@ impl Model<'_> {
         let (both, dkeys) = (s[Temp::DKeyValueLatent].rows(), &s[Temp::DLatentKeys]);
         latent::sum(p.rec.now(), &key_parts, both.all(), dk.rows(), p.tokens);
         latent::part(p.rec.now(), &key_parts, dkeys.rows(), dk.rows(), p.tokens);
-        let dvalues = if is_narrow(l) { &s[Temp::DLatentValues] } else { dv };
-        if is_narrow(l) {
+        let dvalues = if l.has_narrow_values() { &s[Temp::DLatentValues] } else { dv };
+        if l.has_narrow_values() {
             latent::part(p.rec.now(), &value_parts, dvalues.rows(), dv.rows(), p.tokens);
         }
         let of_keys = (Module::AttnKB, &w.k_b, dkeys);
@@ -184,22 +169,23 @@ impl Model<'_> {
     }
 }
 
-/// The input of the output projection.
-fn latent_output<'a>(a: &'a LayerActs, l: &LayerConfig) -> &'a Act {
-    if is_narrow(l) { &a[Saved::GatedAttention] } else { &a[Saved::Attention] }
-}
-
-impl Layer {
-    /// The matrix of the output projection.
-    fn output(&self) -> &Weight {
-        self.attn_output.as_ref().expect("the layer has attention")
-    }
+/// The output of attention without the zeros behind its heads, where heads of values are narrower than those of keys.
+pub(super) fn without_zeros(p: &mut Pass, l: &LayerConfig, a: &LayerActs) {
+    let Some(latent) = l.latent.filter(|_| l.has_narrow_values()) else { return };
+    let ([_, values], output) = (parts(l, &latent), &a[Saved::GatedAttention]);
+    let whole = a[Saved::Attention].f32(p.rec.now(), p.tokens);
+    latent::part(p.rec.now(), &values, &output.staging(), &whole, p.tokens);
+    output.store(p.rec.now(), p.tokens);
 }
 
 impl LatentLayer {
     /// The matrices that read the layer's normed input, with what they make or its gradients: the latent vector of queries or the queries,
     /// and that of keys and values with the turned part of keys.
-    fn first<'a>(&'a self, [query_latent, queries]: [&'a Act; 2], both: &'a Act) -> [Projection<'a>; 2] {
+    pub(super) fn first<'a>(
+        &'a self,
+        [query_latent, queries]: [&'a Act; 2],
+        both: &'a Act,
+    ) -> [Projection<'a>; 2] {
         let of_queries = match &self.q_a {
             Some((q_a, _)) => (Module::AttnQA, q_a, query_latent),
             None => (Module::AttnQ, &self.q, queries),

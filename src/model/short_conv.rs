@@ -11,24 +11,6 @@ use crate::ops::pass::Pass;
 use crate::ops::short_conv::{self, Convolution, Taps};
 
 impl Model<'_> {
-    /// From the normed input of layer `layer` to the output projection.
-    pub(super) fn short_conv_forward(
-        &self,
-        p: &mut Pass,
-        batch: &Batch,
-        layer: usize,
-        w: &ShortConvLayer,
-        a: &LayerActs,
-    ) {
-        let outputs = [(Module::ShortconvInProj, &w.in_proj, &a[Saved::MixerInput])];
-        let lora = batch.lora(layer, Input::AttnNormed);
-        linear::forward(p, &outputs, &a[Saved::AttnNormed], lora, &a[Saved::ZAttn]);
-        convolve(p, a, &self.convolution(layer, &w.taps, batch.inputs), batch.inputs);
-        let outputs = [(Module::ShortconvOutProj, &w.out_proj, &a[Saved::AttnOutput])];
-        let lora = batch.lora(layer, Input::Attention);
-        linear::forward(p, &outputs, &a[Saved::GatedAttention], lora, &a[Saved::ZOutput]);
-    }
-
     /// From the gradient of the output projection's result in `s.doutput` to that of the layer's input.
     pub(super) fn short_conv_backward(
         &self,
@@ -39,7 +21,7 @@ impl Model<'_> {
         a: &LayerActs,
         s: &ScratchActs,
     ) {
-        let gradients = [(Module::ShortconvOutProj, &w.out_proj, &s.doutput)];
+        let gradients = self.layers[layer].last(&s.doutput);
         let (x, dgated) = (&a[Saved::GatedAttention], &s[Temp::DGatedAttention]);
         let lora = batch.lora(layer, Input::Attention);
         linear::backward(p, Some((dgated, false)), &gradients, x, lora, &a[Saved::ZOutput]);

@@ -1,8 +1,9 @@
 //! [`Act`]: an activation that knows how it is stored, so that the model does not have to.
 
 use crate::gpu::{Binding, Recorder};
-use crate::ops::Rows;
+use crate::ops::matvec::integers::Integers;
 use crate::ops::pack::Packed;
+use crate::ops::{Rows, View};
 
 /// An activation `[rows, width]` on the device.
 ///
@@ -12,7 +13,9 @@ pub struct Act {
     stored: Stored,
     kept: bool,
     passing: bool,
-    summed: bool,
+    by_reader: bool,
+    column: usize,
+    integers: Option<Integers>,
 }
 
 #[derive(Clone, Debug)]
@@ -34,7 +37,7 @@ impl From<Rows> for Act {
 
 impl From<Stored> for Act {
     fn from(stored: Stored) -> Act {
-        Act { stored, kept: false, passing: false, summed: false }
+        Act { stored, kept: false, passing: false, by_reader: false, column: 0, integers: None }
     }
 }
 
@@ -65,9 +68,19 @@ impl Act {
         }
     }
 
-    /// Lets a product leave the values as partial sums: the op that reads them adds these up.
-    pub fn summed_by_reader(self) -> Act {
-        Act { summed: true, ..self }
+    /// The columns of `rows` from `first`, a multiple of 4, on: other activations lie beside them.
+    pub fn columns(rows: Rows, first: usize) -> Act {
+        Act { column: first, ..rows.into() }
+    }
+
+    /// Lets the op that computes the values leave work to the one that reads them: to add up a product's partial sums, or a gated product.
+    pub fn finished_by_reader(self) -> Act {
+        Act { by_reader: true, ..self }
+    }
+
+    /// Has the only row stored as integers, too, where they are given.
+    pub fn with_integers(self, integers: Option<&Integers>) -> Act {
+        Act { integers: integers.cloned(), ..self }
     }
 
     /// Adds rows of f32, in memory that other activations share, to tiles; has no effect on rows of f32.
@@ -95,21 +108,21 @@ impl Act {
 
     /// The rows from `first`, a multiple of 64, on.
     pub fn rows_from(&self, first: usize) -> Act {
-        self.view(|rows| rows.below(first), |tiles| tiles.below(first))
+        self.mapped(|rows| rows.below(first), |tiles| tiles.below(first))
     }
 
     /// A view of the memory as rows of `width` values.
     pub fn reshaped(&self, width: usize) -> Act {
-        self.view(|rows| rows.reshaped(width), Packed::clone)
+        self.mapped(|rows| rows.reshaped(width), Packed::clone)
     }
 
     /// A view of the memory with tiles laid out for `count` rows.
     pub fn for_rows(&self, count: usize) -> Act {
-        self.view(Rows::clone, |tiles| tiles.for_rows(count))
+        self.mapped(Rows::clone, |tiles| tiles.for_rows(count))
     }
 
     /// A view of the memory: `of_rows` of all f32 rows, staging memory too, and `of_tiles` of the tiles.
-    fn view(&self, of_rows: impl Fn(&Rows) -> Rows, of_tiles: impl Fn(&Packed) -> Packed) -> Act {
+    fn mapped(&self, of_rows: impl Fn(&Rows) -> Rows, of_tiles: impl Fn(&Packed) -> Packed) -> Act {
         let stored = match &self.stored {
             Stored::F32(rows) => Stored::F32(of_rows(rows)),
             Stored::Tiled { tiles, staging, by_reader } => Stored::Tiled {
@@ -119,18 +132,32 @@ impl Act {
             },
             Stored::Both { rows, tiles } => Stored::Both { rows: of_rows(rows), tiles: of_tiles(tiles) },
         };
-        Act { stored, ..*self }
+        Act { stored, integers: None, ..*self }
     }
 
-    /// The f32 rows, where they are stored.
+    /// The f32 rows, where they are stored. They may be longer than the activation is wide: others lie behind it.
+    ///
+    /// # Panics
+    /// If the activation is stored as tiles alone, or behind others in its rows: a mistake in the table of buffers.
+    pub fn rows(&self) -> &Rows {
+        assert_eq!(self.column, 0, "this activation lies behind others");
+        self.view().rows
+    }
+
+    /// Its columns of f32 rows, where they are stored.
     ///
     /// # Panics
     /// If the activation is stored as tiles alone: a mistake in the table of buffers.
-    pub fn rows(&self) -> &Rows {
+    pub fn view(&self) -> View<'_> {
         match &self.stored {
-            Stored::F32(rows) | Stored::Both { rows, .. } => rows,
+            Stored::F32(rows) | Stored::Both { rows, .. } => rows.from(self.column),
             Stored::Tiled { .. } => panic!("this activation is stored as f16 tiles"),
         }
+    }
+
+    /// The row of integers in which its only row is stored, too.
+    pub(in crate::ops) fn integers(&self) -> Option<&Integers> {
+        self.integers.as_ref()
     }
 
     /// The f16 tiles, where they are stored.
@@ -195,9 +222,9 @@ impl Act {
         }
     }
 
-    /// Whether the op that reads the values adds up their partial sums.
-    pub(in crate::ops) fn is_summed_by_reader(&self) -> bool {
-        self.summed
+    /// Whether the op that computes the values may leave work to the one that reads them.
+    pub(in crate::ops) fn is_finished_by_reader(&self) -> bool {
+        self.by_reader
     }
 
     /// Whether the values of both begin at one place.

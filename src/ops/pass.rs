@@ -1,4 +1,4 @@
-//! [`Pass`]: the state that all ops of a training pass share.
+//! [`Pass`]: the state that all ops of a pass share.
 
 use std::ops::Range;
 
@@ -19,6 +19,17 @@ pub struct Pass<'p, 'g> {
     pub first: usize,
     /// Scratch memory.
     pub scratch: &'p Scratch,
+    /// How it decodes; `None` in training.
+    pub decoding: Option<Decoding<'p>>,
+}
+
+/// Passes over tokens that follow others in a cache, of which nothing is kept for backward.
+#[derive(Clone, Copy)]
+pub struct Decoding<'p> {
+    /// Whether products take the kernels for a few rows: [`crate::ops::matvec`].
+    pub short: bool,
+    /// Memory of the norms of the stream `[T, D]`.
+    pub normed: &'p Rows,
 }
 
 /// Scratch memory of ops; its contents do not outlive an op.
@@ -101,9 +112,14 @@ impl Operands {
 }
 
 impl<'p, 'g> Pass<'p, 'g> {
-    /// A pass over the first `tokens` tokens.
+    /// A pass of training over the first `tokens` tokens.
     pub fn new(rec: &'p mut Recorder<'g>, tokens: usize, scratch: &'p Scratch) -> Pass<'p, 'g> {
-        Pass { rec: Commands::new(rec), tokens, first: 0, scratch }
+        Pass { rec: Commands::new(rec), tokens, first: 0, scratch, decoding: None }
+    }
+
+    /// Whether products take the kernels for a few rows.
+    pub fn is_short(&self) -> bool {
+        self.decoding.is_some_and(|decoding| decoding.short)
     }
 
     /// Continues with these tokens.

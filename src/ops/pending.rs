@@ -1,13 +1,17 @@
 //! Work on an activation that its reader can do on the way.
 //!
 //! A product may leave its result as split-K partial sums, and a sum or a gradient may wait for the norm that reads it: one kernel does both
-//! then. Whatever else is recorded finishes that first, so that a wrong order is slower and never a wrong sum.
+//! then. In decoding, products leave out the adapter's term, and a short gated product may wait for the product that reads it. Whatever else
+//! is recorded finishes that first, so that a wrong order is slower and never a wrong sum.
 
+use crate::base::config::Activation;
 use crate::gpu::{Gpu, Recorder};
 use crate::ops::act::Act;
+use crate::ops::lora::Term;
 use crate::ops::norm_add::sum::Sum;
 use crate::ops::partial_sums::{self, Unsummed};
 use crate::ops::rms_norm::gradient::GradientSum;
+use crate::ops::{Rows, Unfinished, cached_gated};
 
 /// Where a pass records its commands, and what is pending on the last activation.
 pub struct Commands<'p, 'g> {
@@ -26,9 +30,21 @@ pub(in crate::ops) enum Pending {
     /// Its partial sums, which are in the device's scratch.
     Parts(Parts),
     /// The sum of a stream and a norm.
-    Sum(Sum),
+    Sum(Box<Sum>),
     /// The sum of a gradient and that of a norm.
     GradientSum(GradientSum),
+    /// The term of a frozen adapter.
+    Term(Term),
+    /// A gated product.
+    Gated(Gated),
+}
+
+/// `activation(gate + B·z)·up`, as in [`cached_gated`].
+pub(in crate::ops) struct Gated {
+    pub gate: Rows,
+    pub term: Option<Term>,
+    pub up: Act,
+    pub activation: Activation,
 }
 
 /// Partial sums of a product.
@@ -51,6 +67,11 @@ impl Pending {
             }
             Pending::Sum(sum) => sum.finish(rec, of, *rows),
             Pending::GradientSum(sum) => sum.finish(rec, of.rows(), *rows),
+            Pending::Term(term) => term.add(rec, of.rows(), *rows),
+            Pending::Gated(Gated { gate, term, up, activation }) => {
+                let gate = Unfinished::of(&gate, term.as_ref().map(Term::up));
+                cached_gated::forward(rec, of.rows(), &gate, up.view(), activation, *rows, of.integers());
+            }
         }
     }
 }
@@ -74,11 +95,11 @@ impl<'p, 'g> Commands<'p, 'g> {
         self.rec
     }
 
-    /// The recorder for copies to other buffers. Partial sums stay pending: copies leave the device's scratch as it is. Sums are finished: one
-    /// may read what the copies overwrite, such as a layer's input.
+    /// The recorder for copies to other buffers. Partial sums and terms stay pending: copies leave what they read as it is. Sums are finished:
+    /// one may read what the copies overwrite, such as a layer's input.
     pub fn for_copies(&mut self) -> &mut Recorder<'g> {
         match &self.pending {
-            Some((_, Pending::Parts(_))) => self.rec,
+            Some((_, Pending::Parts(_) | Pending::Term(_))) => self.rec,
             _ => self.now(),
         }
     }
@@ -125,6 +146,14 @@ impl<'p, 'g> Commands<'p, 'g> {
         match self.take(act, rows, |pending| matches!(pending, Pending::Parts(parts) if !parts.accumulate)) {
             Some(Pending::Parts(parts)) => parts.count,
             _ => 0,
+        }
+    }
+
+    /// The term that `rows` rows of `act` lack.
+    pub(in crate::ops) fn take_term(&mut self, act: &Act, rows: usize) -> Option<Term> {
+        match self.take(act, rows, |pending| matches!(pending, Pending::Term(_))) {
+            Some(Pending::Term(term)) => Some(term),
+            _ => None,
         }
     }
 }

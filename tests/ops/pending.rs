@@ -92,7 +92,7 @@ pub fn products(gpu: &Gpu) -> Outcome {
             let base_rows = Block::input(gpu, (0, 0), n, &base);
             let other = Block::in_out(gpu, (0, 0), n, &base);
             let [y, to] = [(); 2].map(|()| Block::output(gpu, (0, 0), n, t));
-            let unsummed = act(&y).summed_by_reader();
+            let unsummed = act(&y).finished_by_reader();
             run(gpu, |rec| {
                 let p = &mut Pass::new(rec, t, &scratch);
                 linear::frozen(p, &unsummed, &Act::tiled(tiles.clone(), None), &weight, 1.0);

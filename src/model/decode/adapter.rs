@@ -7,52 +7,19 @@ use crate::base::Module;
 use crate::base::config::Config;
 use crate::gpu::{Gpu, GpuError};
 use crate::model::batch::ExpertLoras;
+use crate::ops::Param;
 use crate::ops::linear::experts::ExpertLora;
-use crate::ops::linear::with_adapter;
+use crate::ops::linear::with_adapter::Applied as Group;
 use crate::ops::lora::{Input, PerInput};
-use crate::ops::{Param, Up};
 
 /// The adapter, by layer and [`Input`].
 pub(super) struct Applied {
     layers: Vec<PerInput<Option<Group>>>,
 }
 
-/// The matrices that read one input. Matrices without an adapter have zeros.
-pub(super) struct Group {
-    /// `A` of all matrices, stacked, `[Σ R, K]`.
-    pub a: Param,
-    /// `B` of every matrix `[N, R]`, in the order of [`Module::ALL`]; used by long passes.
-    pub b: Vec<Param>,
-    /// `Bᵀ` of every matrix `[R, N]`; used by passes of a few tokens. Empty for experts.
-    transposed: wgpu::Buffer,
-    /// Offset of each matrix in either buffer, in floats.
-    offsets: Vec<usize>,
-    /// `R`, padded to a multiple of 4, or of 16 for cooperative matrices.
-    pub rank: usize,
-}
-
 /// The rank on the device of an adapter of rank `rank`.
 pub(super) fn padded(gpu: &Gpu, rank: usize) -> usize {
     rank.next_multiple_of(gpu.kernels().rank_multiple())
-}
-
-impl Group {
-    /// The group in the form that products of long passes use.
-    pub fn matrices(&self) -> with_adapter::Applied<'_> {
-        with_adapter::Applied { a: &self.a, b: &self.b, rank: self.rank }
-    }
-
-    /// The adapter of matrix `member` alone.
-    pub fn member(&self, member: usize) -> (Param, &[Param]) {
-        let bytes = (self.rank * self.a.cols * 4) as u64;
-        let a = Param { offset: self.a.offset + member as u64 * bytes, rows: self.rank, ..self.a.clone() };
-        (a, &self.b[member..=member])
-    }
-
-    /// The `B` matrices, for an op that reads a row of products whose `z` starts at `z_offset`.
-    pub fn up(&self, z_offset: usize) -> Up<'_> {
-        Up { b: &self.transposed, offsets: &self.offsets, rank: self.rank, z_offset }
-    }
 }
 
 impl Applied {
@@ -73,17 +40,16 @@ impl Applied {
         Ok(Applied { layers: (0..config.layers.len()).map(layer).collect::<Result<_, _>>()? })
     }
 
-    /// The group that reads `input` in `layer`; `None` if none of its matrices is adapted.
-    pub fn group(&self, layer: usize, input: Input) -> Option<&Group> {
+    /// The adapters of the matrices that read `input` in `layer`; `None` if none of them is adapted.
+    pub fn of(&self, layer: usize, input: Input) -> Option<&Group> {
         self.layers[layer][input].as_ref()
     }
 
     /// The adapters of a layer's experts. The scale is included in `B`.
     pub fn experts(&self, layer: usize) -> ExpertLoras<'_> {
         let lora = |input: Input| {
-            let group = self.group(layer, input)?;
-            let (a, b, rank) = (&group.a, &group.b[0], group.rank);
-            Some(ExpertLora { a, b, gradients: None, rank, scale: 1.0, mask: None })
+            let Group { a, b, rank, .. } = self.of(layer, input)?;
+            Some(ExpertLora { a, b: &b[0], gradients: None, rank: *rank, scale: 1.0, mask: None })
         };
         ExpertLoras { gate_up: lora(Input::ExpertsNormed), down: lora(Input::ExpertsGated) }
     }

@@ -1,16 +1,17 @@
 //! A gated delta net in a pass: one token continues the state token by token, more tokens continue it in chunks.
 
-use super::adapter::Group;
+use super::Place;
 use super::lengths::rows;
-use super::{Decoder, Place};
-use crate::base::config::{Activation, Config, DeltaNet};
-use crate::gpu::{Gpu, GpuError, Recorder};
+use super::tokens::Walk;
+use crate::base::config::{Config, DeltaNet};
+use crate::gpu::{Gpu, GpuError};
+use crate::memory::{LayerActs, Saved};
 use crate::model::DeltaLayer;
-use crate::ops::delta::{self, CHUNK, Delta, Saved};
-use crate::ops::linear::with_adapter;
-use crate::ops::lora::{Input, cached};
-use crate::ops::matvec::{self, Down};
-use crate::ops::{Rows, Unfinished, Weight, cached_gated, rms_norm};
+use crate::model::delta::{gate, saved};
+use crate::ops::delta::{self, CHUNK, Delta};
+use crate::ops::lora::Input;
+use crate::ops::pass::Pass;
+use crate::ops::{Rows, Weight};
 
 /// The buffers of one pass that only models with delta nets need.
 pub(super) struct Buffers {
@@ -74,101 +75,51 @@ impl Buffers {
     }
 }
 
-impl<'a> Decoder<'a> {
-    /// A delta net with its state, the residual sum, and the norm before the feed-forward block.
-    pub(super) fn delta_net(&self, rec: &mut Recorder<'a>, layer: usize, net: &DeltaLayer, rows: usize) {
-        let (w, config) = (self.w, self.w.model.config());
+impl Walk<'_, '_> {
+    /// A delta net with its state, from the results of its products to its gated output.
+    pub(super) fn delta_net(&self, p: &mut Pass, layer: usize, net: &DeltaLayer, a: &LayerActs) {
+        let (d, w) = (self.decoder, self.decoder.w);
         let buffers = w.delta.as_ref().expect("the model has delta nets");
-        let carried = self.states[layer].as_ref().expect("the layer has a delta net");
-        let live = self.live(rows);
+        let config = w.model.config();
         let shape = config.layers[layer].delta.expect("the layer has a delta net");
         let DeltaNet { key_heads, value_heads, head_size } = shape;
-        let group = self.adapter.as_ref().and_then(|a| a.group(layer, Input::AttnNormed));
-        let matrices = [&net.qkv, &net.gate, &net.alpha, &net.beta];
-        let product = |rec: &mut Recorder<'a>, i: usize| {
-            self.product(rec, group.map(|g| (g, i)), matrices[i], &buffers.products[i], rows)
-        };
-        let [qkv, gate, alpha, beta] = [0, 1, 2, 3].map(|i| product(rec, i));
-        let each = matches!(self.place, Place::Each(_));
+        let each = matches!(d.place, Place::Each(_));
         let bounds = if each { &w.step().bounds } else { &buffers.bounds };
-        let (eps, frozen) = (config.rms_eps, &net.frozen);
-        let of_net = Delta { key_heads, value_heads, head_size, eps, frozen, bounds, tokens: live };
-        let Buffers { mixed, gates, inverse, wu, states, output, normed, .. } = buffers;
-        let saved = Saved {
-            qkv: &qkv,
-            alpha: &alpha,
-            beta: &beta,
-            mixed,
-            gates,
-            inverse,
-            wu,
-            states,
-            values: output,
+        let (eps, frozen, tokens) = (config.rms_eps, &net.frozen, d.live(self.rows));
+        let of_net = Delta { key_heads, value_heads, head_size, eps, frozen, bounds, tokens };
+        let (state, output) = (&self.state(layer), a[Saved::DeltaOutput].rows());
+        match each {
+            false => delta::forward_carried(p.rec.now(), &of_net, state, &w.tokens, &saved(a), output),
+            true => delta::each(p.rec.now(), &of_net, state, &w.step().table, &saved(a), output),
+        }
+        gate(p, net, a, value_heads);
+    }
+
+    /// The activation `name` where only delta nets have it.
+    pub(super) fn of_delta_net(&self, layer: usize, name: Saved) -> Option<Rows> {
+        let w = self.decoder.w;
+        let (net, b) = (w.model.layers[layer].delta.as_ref()?, w.delta.as_ref()?);
+        let values = net.out.cols;
+        let product = |i: usize, matrix: &Weight| {
+            // Kernels of more tokens read rows without anything between them.
+            let alone = self.rows == 1 && self.decoder.is_short(1);
+            let adapter = self.adapter(layer, Input::AttnNormed).filter(|_| alone);
+            let rank = adapter.map_or(0, |adapter| adapter.rank);
+            b.products[i].reshaped(matrix.rows.next_multiple_of(4) + rank)
         };
-        match self.place {
-            Place::Alone => delta::forward_carried(rec, &of_net, carried, &w.tokens, &saved, output),
-            Place::One(of) => {
-                delta::forward_carried(rec, &of_net, &carried.sequence(of), &w.tokens, &saved, output);
-            }
-            Place::Each(_) => delta::each(rec, &of_net, carried, &w.step().table, &saved, output),
-        }
-        let (of_heads, normed_heads) = (output.reshaped(head_size), normed.reshaped(head_size));
-        rms_norm::plain::forward(rec, &normed_heads, &of_heads, &net.norm, None, 1.0, rows * value_heads);
-        let (gated, normed) = (w.wide.reshaped(shape.values()), normed.reshaped(shape.values()));
-        let gate = Unfinished::of(&gate, None);
-        cached_gated::forward(rec, &gated, &gate, normed.all(), Activation::Silu, rows, None);
-        let y = self.products(rec, layer, Input::Attention, &gated, &[&net.out], rows);
-        self.attention_end(rec, layer, &y, rows);
-    }
-
-    /// The product of the normed stream with one matrix, with the term of its adapter: member of a group by its index.
-    fn product(
-        &self,
-        rec: &mut Recorder<'a>,
-        adapter: Option<(&Group, usize)>,
-        matrix: &Weight,
-        y: &Rows,
-        rows: usize,
-    ) -> Rows {
-        let w = self.w;
-        let z_offset = matrix.rows.next_multiple_of(4);
-        let of_member = adapter.map(|(group, i)| (group, i, group.member(i)));
-        // Kernels of more tokens read rows without anything between them.
-        if rows > 1 || !self.is_short(rows) {
-            let y = y.reshaped(z_offset);
-            let z = w.z.reshaped(of_member.as_ref().map_or(0, |(group, ..)| group.rank));
-            let adapter = of_member.as_ref();
-            let adapter = adapter.map(|(group, _, (a, b))| with_adapter::Applied { a, b, rank: group.rank });
-            with_adapter::forward(&mut self.long(rec, rows), &y, &w.normed, &[matrix], adapter, &z);
-            self.biases(rec, &y, &[matrix], rows);
-            return y;
-        }
-        let y = y.reshaped(z_offset + of_member.as_ref().map_or(0, |(group, ..)| group.rank));
-        let down = of_member.as_ref().map(|(_, _, (a, _))| Down { a, z_offset });
-        matvec::forward(rec, y.all(), w.normed.all(), 0, &[matrix], down.as_ref(), 1.0, None, rows);
-        self.biases(rec, &y, &[matrix], rows);
-        if let Some((group, i, _)) = of_member {
-            cached::forward(rec, y.all(), &group.up(z_offset), i, z_offset, matrix.rows, rows);
-        }
-        y
-    }
-
-    /// Adds the term to the products of `matrices`, for readers that do not.
-    pub(super) fn add_terms(
-        &self,
-        rec: &mut Recorder<'a>,
-        y: Unfinished,
-        matrices: &[&Weight],
-        rows: usize,
-    ) -> Rows {
-        let mut column = 0;
-        for (i, matrix) in matrices.iter().enumerate() {
-            if let Some(up) = &y.term {
-                let z_offset = up.z_offset + i * up.rank;
-                cached::forward(rec, y.rows.from(column), up, i, z_offset, matrix.rows, rows);
-            }
-            column += matrix.rows;
-        }
-        y.rows
+        Some(match name {
+            Saved::MixerInput => product(0, &net.qkv),
+            Saved::DeltaGate => product(1, &net.gate),
+            Saved::Alpha => product(2, &net.alpha),
+            Saved::Beta => product(3, &net.beta),
+            Saved::Mixed => b.mixed.clone(),
+            Saved::Decays => b.gates.clone(),
+            Saved::Inverse => b.inverse.clone(),
+            Saved::WU => b.wu.clone(),
+            Saved::States => b.states.clone(),
+            Saved::DeltaOutput => b.output.reshaped(values),
+            Saved::DeltaNormed => b.normed.reshaped(values),
+            _ => return None,
+        })
     }
 }

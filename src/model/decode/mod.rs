@@ -7,7 +7,6 @@
 //! recorded again.
 
 mod adapter;
-mod branch;
 mod delta;
 mod latent;
 mod lengths;
@@ -17,6 +16,7 @@ mod sequences;
 mod short_conv;
 mod sizes;
 mod step;
+mod tokens;
 mod workspace;
 
 use crate::adapter::lora::Adapter;

@@ -100,7 +100,8 @@ impl<'a> Decoder<'a> {
     ) {
         let (w, model) = (self.w, self.w.model);
         let x = w.normed.below(first).into();
-        linear::frozen(&mut self.long(rec, products), &logits.clone().into(), &x, model.head_matrix(), 1.0);
+        let (y, head) = (logits.clone().into(), model.head_matrix());
+        linear::frozen(&mut self.over(rec, products, false), &y, &x, head, 1.0);
         if let Some(softcap) = model.config().softcap {
             cross_entropy::cap(rec, logits, model.config().vocab, softcap, count);
         }

@@ -3,7 +3,6 @@
 use super::{ExpertLoras, Experts};
 use crate::memory::{ExpertActs, ExpertScratch};
 use crate::ops::act::Act;
-use crate::ops::linear::Projection;
 use crate::ops::linear::experts::ExpertLora;
 use crate::ops::linear::grouped::Source;
 use crate::ops::matvec::grouped as grouped_matvec;
@@ -11,21 +10,19 @@ use crate::ops::pass::Pass;
 use crate::ops::{Rows, Unfinished, cached_gated, rms_norm};
 
 impl Experts {
-    /// [`Experts::forward_with`] of at most [`crate::ops::matvec::MAX_ROWS`] tokens; nothing is kept for backward.
-    pub fn forward_short(
+    /// The experts over at most [`crate::ops::matvec::MAX_ROWS`] tokens, from the router's choices to `acts.output`; nothing is kept for
+    /// backward.
+    pub(super) fn forward_short(
         &self,
         p: &mut Pass,
         stream: &Act,
         acts: &ExpertActs,
         scratch: &ExpertScratch,
         loras: ExpertLoras,
-        score: impl FnOnce(&mut Pass, &[Projection], &Act),
     ) {
         let groups = &acts.groups;
         let tokens = p.tokens;
         let (f, choices) = (groups.experts.width, tokens * groups.experts.used);
-        self.route(p, stream, acts, scratch, score);
-
         rms_norm::forward(p, &scratch.normed, stream, &self.input_norm);
         let x = Source::Tokens(scratch.normed.rows().all());
         let project = |p: &mut Pass, z: &Rows, x: Source, lora: Option<ExpertLora>| {

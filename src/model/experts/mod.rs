@@ -7,7 +7,7 @@ mod few_tokens;
 mod loads;
 mod shared;
 
-use super::batch::{Batch, ExpertLoras};
+use super::batch::{Batch, ExpertLoras, Tokens};
 use super::offload;
 use super::upload::Upload;
 use crate::base::Module;
@@ -18,9 +18,9 @@ use crate::ops::act::Act;
 use crate::ops::experts::bias::Biases;
 use crate::ops::experts::{combine, router};
 use crate::ops::gated::{grouped as grouped_gated, grouped_coop16 as grouped_gated_coop16};
-use crate::ops::linear::Projection;
 use crate::ops::linear::experts::{ExpertLora, Grouped, Operand};
 use crate::ops::linear::grouped::{self, Columns, ExpertWeight, Source};
+use crate::ops::linear::{Adapters, Projection};
 use crate::ops::lora::{Input, grouped as grouped_lora};
 use crate::ops::pass::Pass;
 use crate::ops::rms_norm::{self, Norm};
@@ -108,38 +108,36 @@ impl Experts {
         gate.into_iter().chain([(Module::FfnGateInp, &self.router, router)]).collect()
     }
 
-    /// Forward in training: `acts.output` from the stream after attention `[T, D]`.
+    /// `acts.output` from the stream after attention `[T, D]`.
     pub fn forward(
         &self,
         p: &mut Pass,
-        batch: &Batch,
+        tokens: &dyn Tokens,
         layer: usize,
         stream: &Act,
         acts: &ExpertActs,
         scratch: &ExpertScratch,
     ) {
-        let router_lora = batch.lora(layer, Input::RouterNormed);
-        let loras = batch.expert_loras(layer, p.first);
-        self.forward_with(p, stream, acts, scratch, loras, |p, scores, x| {
-            linear::forward_rows(p, scores, x, router_lora, &acts.z);
-        });
+        self.route(p, tokens.adapters(layer, Input::RouterNormed), stream, acts, scratch);
+        let loras = tokens.expert_loras(layer, p.first);
+        match p.is_short() {
+            true => self.forward_short(p, stream, acts, scratch, loras),
+            false => self.forward_grouped(p, stream, acts, scratch, loras),
+        }
     }
 
-    /// `acts.output` from the stream after attention `[T, D]`. `score` computes the scores of the router `[T, E]`, and of a shared
-    /// expert `[T, 1]`, from the router's input `[T, D]`, the adapter's part included.
-    pub fn forward_with(
+    /// The experts over tokens that are sorted by expert, from the router's choices to `acts.output`.
+    fn forward_grouped(
         &self,
         p: &mut Pass,
         stream: &Act,
         acts: &ExpertActs,
         scratch: &ExpertScratch,
         loras: ExpertLoras,
-        score: impl FnOnce(&mut Pass, &[Projection], &Act),
     ) {
         let groups = &acts.groups;
         let normed = &scratch.normed;
         let (d, f) = (self.router.cols, groups.experts.width);
-        self.route(p, stream, acts, scratch, score);
         groups.sort(p.rec.now(), p.tokens);
 
         let products = scratch.grouped(groups);
@@ -168,18 +166,19 @@ impl Experts {
         }
     }
 
-    /// The experts of each token and their weights, into `acts.groups`; `score` is that of [`Experts::forward_with`].
+    /// The experts of each token and their weights, into `acts.groups`.
     fn route(
         &self,
         p: &mut Pass,
+        adapters: Adapters,
         stream: &Act,
         acts: &ExpertActs,
         scratch: &ExpertScratch,
-        score: impl FnOnce(&mut Pass, &[Projection], &Act),
     ) {
         let scores = if acts.groups.experts.keeps_scores() { &acts.scores } else { &scratch.scores };
         rms_norm::forward(p, &scratch.normed, stream, &self.router_norm);
-        score(p, &self.scores(&acts.shared_scores, scores), &scratch.normed);
+        let outputs = self.scores(&acts.shared_scores, scores);
+        linear::forward_rows(p, &outputs, &scratch.normed, adapters, &acts.z);
         router::forward(p.rec.now(), &acts.groups, scores.rows(), self.selection.as_ref(), p.tokens);
     }
 

@@ -5,6 +5,7 @@ use crate::memory::{ExpertActs, ExpertScratch};
 use crate::ops::Weight;
 use crate::ops::act::Act;
 use crate::ops::experts::shared;
+use crate::ops::norm_add;
 use crate::ops::pass::Pass;
 use crate::ops::rms_norm::{self, Norm};
 
@@ -31,6 +32,17 @@ impl Experts {
     ) -> &'a Act {
         match &self.beside {
             Beside::Nothing => return &acts.output,
+            Beside::Norms([dense_norm, experts_norm]) if p.decoding.is_some() => {
+                // The first norm is added to zeros: then it can add the adapter's term.
+                let sum = &acts.sum;
+                p.rec.for_copies().clear(&sum.rows().buffer, (p.tokens * sum.rows().stride * 4) as u64);
+                norm_add::forward(p, sum, down, dense_norm, sum, 1.0);
+                norm_add::forward(p, sum, &acts.output, experts_norm, sum, 1.0);
+            }
+            Beside::Sum(norm) if p.decoding.is_some() => {
+                norm_add::forward(p, &acts.output, down, norm, &acts.output, 1.0);
+                return &acts.output;
+            }
             Beside::Norms([dense_norm, experts_norm]) => {
                 rms_norm::forward(p, &scratch.normed, down, dense_norm);
                 rms_norm::forward_add(p, &acts.sum, &acts.output, experts_norm, &scratch.normed);

@@ -1,8 +1,9 @@
 //! Backward: `forward.rs` from the last line to the first.
 
 use super::super::backward::dattn_k;
-use super::super::batch::Batch;
+use super::super::batch::{Batch, Tokens};
 use super::super::delta::remember_backward;
+use super::super::forward::mixed;
 use super::super::short_conv::convolve_backward;
 use super::super::{DeltaLayer, Model, ShortConvLayer};
 use super::Part;
@@ -56,14 +57,10 @@ impl Model<'_> {
         let s = batch.acts.backward_scratch(layer, batch.all());
         let staged = &s[Temp::StagedOutput];
         for part in parts {
-            part.put_output(p, batch, self.output_of_parts(layer), staged, chunk);
+            part.put_output(p, batch, mixed(&self.config().layers[layer]), staged, chunk);
         }
         let doutput = &s.doutput.rows_from(chunk.first);
-        let gradients: Vec<Projection> = match (&w.delta, &w.short_conv) {
-            (Some(delta), _) => vec![(Module::SsmOut, &delta.out, doutput)],
-            (_, Some(conv)) => vec![(Module::ShortconvOutProj, &conv.out_proj, doutput)],
-            _ => w.attn_output.iter().map(|w| (Module::AttnOutput, w, doutput)).collect(),
-        };
+        let gradients = w.last(doutput);
         let dstaged = &s[Temp::StagedInput].reshaped(staged.rows().stride);
         let lora = batch.lora(layer, Input::Attention);
         linear::backward(p, Some((dstaged, false)), &gradients, staged, lora, &a[Saved::ZOutput]);
@@ -151,10 +148,7 @@ impl Model<'_> {
             _ => {
                 let l = &self.config().layers[layer];
                 let [dk, dv] = [dattn_k(l), Temp::DAttnV].map(|name| s[name].rows_from(chunk.first));
-                let mut gradients: Vec<Projection> = Vec::with_capacity(3);
-                gradients.extend(w.attn_q.iter().map(|q| (Module::AttnQ, q, &s[Temp::StagedInput])));
-                gradients.extend(w.attn_k.iter().map(|k| (Module::AttnK, k, &dk)));
-                gradients.extend(w.attn_v.iter().map(|v| (Module::AttnV, v, &dv)));
+                let gradients = w.qkv([&s[Temp::StagedInput], &dk, &dv]);
                 self.normed_backward(p, batch, layer, &gradients, chunk);
             }
         }

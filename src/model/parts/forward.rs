@@ -1,14 +1,12 @@
 //! Forward; `backward.rs` is the mirror of this file.
 
-use super::super::batch::Batch;
+use super::super::batch::{Batch, Tokens};
 use super::super::delta::remember;
-use super::super::forward::attend;
+use super::super::forward::{attend, mixed};
 use super::super::short_conv::convolve;
 use super::super::{DeltaLayer, Model, ShortConvLayer};
 use super::Part;
-use crate::base::Module;
 use crate::memory::{Chunk, Saved, Temp};
-use crate::ops::linear::Projection;
 use crate::ops::lora::Input;
 use crate::ops::pass::Pass;
 use crate::ops::{columns, linear};
@@ -49,18 +47,12 @@ impl Model<'_> {
         let w = &self.layers[layer];
         let a = batch.layer(layer, chunk);
         let s = batch.acts.backward_scratch(layer, chunk);
-        let outputs: Vec<Projection> = match (&w.delta, &w.short_conv) {
-            (Some(delta), _) => vec![
-                (Module::AttnQkv, &delta.qkv, &s[Temp::StagedInput]),
-                (Module::AttnGate, &delta.gate, &s[Temp::StagedGate]),
-                (Module::SsmAlpha, &delta.alpha, &s[Temp::StagedAlpha]),
-                (Module::SsmBeta, &delta.beta, &s[Temp::StagedBeta]),
-            ],
-            (_, Some(conv)) => vec![(Module::ShortconvInProj, &conv.in_proj, &s[Temp::StagedInput])],
-            _ => w.qkv(&a, &s[Temp::StagedInput]),
-        };
-        let lora = batch.lora(layer, Input::AttnNormed);
-        linear::forward(p, &outputs, &a[Saved::AttnNormed], lora, &a[Saved::ZAttn]);
+        let staged = self.inputs_of_parts(layer);
+        let outputs = w.first(&self.config().layers[layer], |name| {
+            staged.iter().find(|(_, saved)| *saved == name).map_or(&a[name], |(staged, _)| &s[*staged])
+        });
+        let adapters = batch.adapters(layer, Input::AttnNormed);
+        linear::forward(p, &outputs, &a[Saved::AttnNormed], adapters, &a[Saved::ZAttn]);
         for part in parts {
             let own = batch.layer_part(layer, part.part, chunk);
             for (staged, name) in self.inputs_of_parts(layer) {
@@ -103,14 +95,9 @@ impl Model<'_> {
         let s = batch.acts.backward_scratch(layer, chunk);
         let staged = &s[Temp::StagedOutput];
         for part in parts {
-            part.put_output(p, batch, self.output_of_parts(layer), staged, chunk);
+            part.put_output(p, batch, mixed(&self.config().layers[layer]), staged, chunk);
         }
-        let outputs: Vec<Projection> = match (&w.delta, &w.short_conv) {
-            (Some(delta), _) => vec![(Module::SsmOut, &delta.out, &a[Saved::AttnOutput])],
-            (_, Some(conv)) => vec![(Module::ShortconvOutProj, &conv.out_proj, &a[Saved::AttnOutput])],
-            _ => w.attn_output(&a),
-        };
-        let lora = batch.lora(layer, Input::Attention);
-        linear::forward(p, &outputs, staged, lora, &a[Saved::ZOutput]);
+        let adapters = batch.adapters(layer, Input::Attention);
+        linear::forward(p, &w.last(&a[Saved::AttnOutput]), staged, adapters, &a[Saved::ZOutput]);
     }
 }

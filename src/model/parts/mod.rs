@@ -52,12 +52,6 @@ impl Model<'_> {
         }
     }
 
-    /// The input of the output projection.
-    fn output_of_parts(&self, layer: usize) -> Saved {
-        let l = &self.config().layers[layer];
-        if !l.has_attention() || l.output_gate { Saved::GatedAttention } else { Saved::Attention }
-    }
-
     /// Attention of a part; `s` has room for its sinks.
     fn attention_of<'a>(
         &'a self,

@@ -4,7 +4,10 @@ pub mod copy;
 
 use crate::gpu::{Binding, Kernel, Recorder};
 use crate::ops::Unfinished;
+use crate::ops::act::Act;
+use crate::ops::lora::Term;
 use crate::ops::norm::Norm;
+use crate::ops::pass::Pass;
 use crate::ops::rope::Table;
 
 /// Twin of `Params` in shaders/cached_heads/plain.wgsl.
@@ -105,6 +108,13 @@ impl<'a> Past<'a> {
     pub(crate) fn size(self) -> (&'static str, u32) {
         ("EACH", u32::from(matches!(self, Past::Each(_))))
     }
+}
+
+/// [`forward`] in a pass, whose first `live` rows belong to sequences. The term may be pending.
+pub fn of_pass(p: &mut Pass, products: &Act, layer: &Heads, past: Past, live: usize) {
+    let term = p.rec.take_term(products, p.tokens);
+    let products = Unfinished::of(products.rows(), term.as_ref().map(Term::up));
+    forward(p.rec.now(), &products, layer, past, live);
 }
 
 /// Adds the adapter's term to `rows` rows of `products`, norms and rotates the queries in place, and stores keys and values in

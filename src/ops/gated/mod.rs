@@ -4,18 +4,38 @@
 pub mod coop16;
 pub mod grouped;
 pub mod grouped_coop16;
+pub mod kernels;
 pub mod plain;
 
 use crate::base::config::Activation;
 use crate::ops::act::Act;
+use crate::ops::lora::Term;
 use crate::ops::pass::Pass;
+use crate::ops::pending::{Gated, Pending};
+use crate::ops::{Unfinished, cached_gated};
+pub use kernels::sizes;
 
 /// `y = activation(gate)·up`, `[T, F]` each. Gate and up that are stored as tiles are rounded first, so that backward reads what forward did.
 pub fn forward(p: &mut Pass, y: &Act, gate: &Act, up: &Act, activation: Activation) {
+    if p.decoding.is_some() {
+        return decoded(p, y, gate, up, activation);
+    }
     match y.tiles() {
         Some(tiles) => coop16::forward(p.rec.now(), tiles, gate, up, activation, p.tokens),
         None => plain::forward(p.rec.now(), y.rows(), gate.rows(), up.rows(), activation, p.tokens),
     }
+}
+
+/// See [`forward`]. The adapter's term may be pending on the gate, whose rows have `up`'s beside it if that has a term, too.
+fn decoded(p: &mut Pass, y: &Act, gate: &Act, up: &Act, activation: Activation) {
+    let term = p.rec.take_term(gate, p.tokens);
+    let gate = gate.rows();
+    if y.is_finished_by_reader() {
+        let gated = Gated { gate: gate.clone(), term, up: up.clone(), activation };
+        return p.rec.leave(y, p.tokens, Pending::Gated(gated));
+    }
+    let gate = Unfinished::of(gate, term.as_ref().map(Term::up));
+    cached_gated::forward(p.rec.now(), y.rows(), &gate, up.view(), activation, p.tokens, y.integers());
 }
 
 /// `dgate`, and `dup` if a gradient is needed.
@@ -48,10 +68,4 @@ pub fn backward_in_place<'a>(
     let [dgate, dup] = places;
     backward(p, dgate, Some(dup), dy, gate, up, activation);
     places
-}
-
-/// The sizes of the shaders that import shaders/common/activation.wgsl.
-pub fn sizes(activation: Activation) -> [(&'static str, u32); 2] {
-    let is = |other| u32::from(activation == other);
-    [("GELU", is(Activation::Gelu)), ("OAI", is(Activation::SwigluOai))]
 }

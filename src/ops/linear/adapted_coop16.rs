@@ -64,7 +64,7 @@ pub fn forward(
 /// Room for the partial sums of the only output, where its reader adds them up.
 fn unsummed(outputs: &[&Projection], rows: usize) -> Option<Unsummed> {
     let [(_, weight, y)] = outputs else { return None };
-    if weight.bias.is_none() && y.is_summed_by_reader() { Unsummed::of(weight, rows) } else { None }
+    if weight.bias.is_none() && y.is_finished_by_reader() { Unsummed::of(weight, rows) } else { None }
 }
 
 /// See [`super::backward`].
@@ -85,7 +85,7 @@ pub fn backward(
         gradients.iter().rposition(|(module, ..)| lora.is_some_and(|l| l.group.member(*module).is_some()));
     // Gradients that are not stored as tiles are packed into the same scratch, one after the other.
     let tiled = gradients.iter().all(|(.., dy)| dy.tiles().is_some());
-    let dx_parts = dx.filter(|(dx, _)| tiled && dx.is_summed_by_reader());
+    let dx_parts = dx.filter(|(dx, _)| tiled && dx.is_finished_by_reader());
     let mut unsummed = dx_parts.and_then(|(dx, _)| unsummed_gradient(p, scratch, dx, gradients, lora));
     let mut first = 0;
     for some in gradients.chunks(if tiled { gradients.len().max(1) } else { 1 }) {

@@ -7,6 +7,7 @@ mod adapted_coop16;
 mod adapted_tiled;
 pub mod coop16;
 pub mod cuda;
+mod decoded;
 pub mod experts;
 pub mod grouped;
 pub mod grouped_coop16;
@@ -23,24 +24,37 @@ use crate::ops::act::Act;
 use crate::ops::bias;
 use crate::ops::dropout;
 use crate::ops::lora::Lora;
+use crate::ops::matvec;
 use crate::ops::pack::Packed;
 use crate::ops::partial_sums::Unsummed;
 use crate::ops::pass::Pass;
 use crate::ops::{Rows, Weight};
 use coop16::Product;
+use with_adapter::Applied;
 
 /// A frozen matrix `[N, K]`, the module that it is, and its output or the gradient of that `[T, N]`.
 pub type Projection<'a> = (Module, &'a Weight, &'a Act);
 
+/// The adapters of the matrices that read one input.
+pub enum Adapters<'a> {
+    /// Trained ones, in training.
+    Trained(Option<Lora<'a>>),
+    /// Frozen ones, in decoding.
+    Applied(Option<&'a Applied>),
+}
+
 /// Computes `z` and every output of the matrices that read `x` `[T, K]`. Outputs that are kept already are skipped, and `z` where it is
 /// kept beside all of them. The only output may be left as partial sums, where its reader adds them up.
-pub fn forward(p: &mut Pass, outputs: &[Projection], x: &Act, lora: Option<Lora>, z: &Act) {
+pub fn forward(p: &mut Pass, outputs: &[Projection], x: &Act, adapters: Adapters, z: &Act) {
     if are_kept(outputs, z) {
         return;
     }
-    match p.operands() {
-        Some(scratch) => adapted_coop16::forward(p, &scratch, outputs, x, lora, z),
-        None => adapted_tiled::forward(p, outputs, x, lora, z),
+    match (adapters, p.operands()) {
+        (Adapters::Applied(adapter), _) => decoded::forward(p, outputs, x, adapter, z),
+        (Adapters::Trained(lora), Some(scratch)) => {
+            adapted_coop16::forward(p, &scratch, outputs, x, lora, z);
+        }
+        (Adapters::Trained(lora), None) => adapted_tiled::forward(p, outputs, x, lora, z),
     }
 }
 
@@ -65,8 +79,11 @@ pub fn backward(
 }
 
 /// [`forward`] by the kernels for f32 rows on every device: for a router, whose choices must not depend on the device.
-pub fn forward_rows(p: &mut Pass, outputs: &[Projection], x: &Act, lora: Option<Lora>, z: &Act) {
-    adapted_tiled::forward(p, outputs, x, lora, z);
+pub fn forward_rows(p: &mut Pass, outputs: &[Projection], x: &Act, adapters: Adapters, z: &Act) {
+    match adapters {
+        Adapters::Trained(lora) => adapted_tiled::forward(p, outputs, x, lora, z),
+        Adapters::Applied(adapter) => decoded::forward_rows(p, outputs, x, adapter, z),
+    }
 }
 
 /// The mirror of [`forward_rows`].
@@ -84,12 +101,15 @@ pub fn backward_rows(
 /// `y = scale·x·Wᵀ` for a matrix without adapter, which may be left as partial sums, where its reader adds them up.
 pub fn frozen(p: &mut Pass, y: &Act, x: &Act, weight: &Weight, scale: f32) {
     let to = y.rows().all();
+    if p.is_short() {
+        return matvec::forward(p.rec.now(), to, x.rows().all(), 0, &[weight], None, scale, None, p.tokens);
+    }
     let Some(scratch) = p.operands() else {
         return tiled::forward(p.rec.now(), to, x.rows().all(), weight, scale, None, p.tokens);
     };
     let x = operand(p.rec.now(), &scratch.x, x, weight.cols, p.tokens);
     let product = Product { scale, ..Product::new(to, x, weight, p.tokens) };
-    if !y.is_summed_by_reader() {
+    if !y.is_finished_by_reader() {
         return matrices::forward(p.rec.now(), &scratch, &product, None);
     }
     let mut parts = Unsummed::of(weight, p.tokens);

@@ -5,22 +5,31 @@
 //! stays where the backward of the matrix that shares `A` adds up its gradient.
 
 use super::coop16::Product;
-use super::with_adapter::Applied;
-use super::{Projection, matrices, operand, tiled};
+use super::{Adapters, Projection, matrices, operand, tiled};
 use crate::ops::act::Act;
 use crate::ops::lora::{self, Lora};
 use crate::ops::pass::Pass;
-use crate::ops::{Rows, View, Weight};
+use crate::ops::{View, Weight};
 
-/// The output of the matrix that reads `x` `[T, K]`; `z` is there already.
-pub fn forward(p: &mut Pass, (module, w, y): Projection, x: &Act, lora: Option<Lora>, z: &Act) {
-    let y = y.rows();
-    let member = lora.and_then(|lora| Some((lora.scale, lora.group.member(module)?)));
-    if let Some((scale, member)) = member {
-        let (z, b) = (z.rows().from(member.offset), member.b.value.as_weight());
-        tiled::forward(p.rec.now(), y.all(), z, &b, scale, None, p.tokens);
+/// The output of the matrix that reads `x` `[T, K]`. In training, `z` is there already.
+pub fn forward(p: &mut Pass, (module, w, y): Projection, x: &Act, adapters: Adapters, z: &Act) {
+    let (y, z) = (y.rows().all(), z.rows());
+    let term = match &adapters {
+        Adapters::Trained(Some(lora)) => lora.group.member(module).map(|member| {
+            let z = z.from(member.offset);
+            (lora.scale, z, &member.b.value)
+        }),
+        Adapters::Applied(Some(adapter)) => {
+            let a = adapter.a.as_weight();
+            tiled::forward(p.rec.now(), z.all(), x.rows().all(), &a, 1.0, None, p.tokens);
+            Some((1.0, z.all(), &adapter.b[0]))
+        }
+        _ => None,
+    };
+    if let Some((scale, z, b)) = term {
+        tiled::forward(p.rec.now(), y, z, &b.as_weight(), scale, None, p.tokens);
     }
-    product(p, y.all(), x, w, member.is_some());
+    product(p, y, x, w, term.is_some());
 }
 
 /// The gradient of `x`, and that of `B`, from the gradient of the output.
@@ -45,15 +54,6 @@ pub fn backward(p: &mut Pass, dx: &Act, (module, w, dy): Projection, lora: Optio
         let a = lora.group.a.value.as_weight();
         tiled::backward(p.rec.now(), to, u.from(member.u_offset), &a, 1.0, None, p.tokens, true);
     }
-}
-
-/// The output with a frozen adapter, of which `z` is scratch: for decoding.
-pub fn with_adapter(p: &mut Pass, y: &Rows, x: &Rows, w: &Weight, adapter: Option<Applied>, z: &Rows) {
-    if let Some(Applied { a, b, .. }) = adapter {
-        tiled::forward(p.rec.now(), z.all(), x.all(), &a.as_weight(), 1.0, None, p.tokens);
-        tiled::forward(p.rec.now(), y.all(), z.all(), &b[0].as_weight(), 1.0, None, p.tokens);
-    }
-    product(p, y.all(), &x.clone().into(), w, adapter.is_some());
 }
 
 /// `y (+)= x·Wᵀ`.

@@ -1,60 +1,69 @@
-//! Products of one input side by side in one row, with a frozen adapter: for decoding long prompts.
+//! Products of one input with a frozen adapter: for decoding.
 
 use super::{coop16, operand, tiled};
 use crate::ops::lora::coop16_project;
 use crate::ops::pass::{Operands, Pass};
-use crate::ops::{Param, Rows, Weight};
+use crate::ops::{Param, Rows, View, Weight};
 
 /// The adapters of the matrices that read one input; those that an adapter leaves alone have zeros.
-#[derive(Clone, Copy)]
-pub struct Applied<'a> {
+#[derive(Clone)]
+pub struct Applied {
     /// `A` of every matrix below each other, `[Σ R, K]`.
-    pub a: &'a Param,
-    /// `B` of every matrix `[N, R]`, with the scale in it.
-    pub b: &'a [Param],
-    /// Rank `R`, padded to what the kernels take.
+    pub a: Param,
+    /// `B` of every matrix `[N, R]`, with the scale in it; used by long passes.
+    pub b: Vec<Param>,
+    /// `Bᵀ` of every matrix `[R, N]`; used by passes of a few tokens. Empty for experts.
+    pub transposed: wgpu::Buffer,
+    /// First float of each matrix in either buffer.
+    pub offsets: Vec<usize>,
+    /// Rank `R`, padded to a multiple of 4, or of 16 for cooperative matrices.
     pub rank: usize,
 }
 
-/// `y = (x·W_0ᵀ + z_0·B_0ᵀ, x·W_1ᵀ + z_1·B_1ᵀ, …)` with `z = x·Aᵀ`, which is scratch.
-pub fn forward(p: &mut Pass, y: &Rows, x: &Rows, matrices: &[&Weight], adapter: Option<Applied>, z: &Rows) {
-    match p.operands() {
-        Some(scratch) => on_matrices(p, &scratch, y, x, matrices, adapter, z),
-        None => in_rows(p, y, x, matrices, adapter, z),
+impl Applied {
+    /// The adapter of matrix `i` alone.
+    pub fn member(&self, i: usize) -> Applied {
+        let (a, b) = (self.a.part(i * self.rank, self.rank), vec![self.b[i].clone()]);
+        Applied { a, b, transposed: self.transposed.clone(), offsets: vec![self.offsets[i]], ..*self }
     }
 }
 
-fn in_rows(p: &mut Pass, y: &Rows, x: &Rows, matrices: &[&Weight], adapter: Option<Applied>, z: &Rows) {
+/// `y_i = x·W_iᵀ + z_i·B_iᵀ` with `z = x·Aᵀ`, which is scratch.
+pub fn forward(p: &mut Pass, outputs: &[(&Weight, View)], x: &Rows, adapter: Option<&Applied>, z: &Rows) {
+    match p.operands() {
+        Some(scratch) => on_matrices(p, &scratch, outputs, x, adapter, z),
+        None => in_rows(p, outputs, x, adapter, z),
+    }
+}
+
+/// [`forward`] by the kernels for f32 rows on every device.
+pub fn in_rows(p: &mut Pass, outputs: &[(&Weight, View)], x: &Rows, adapter: Option<&Applied>, z: &Rows) {
     if let Some(adapter) = adapter {
         tiled::forward(p.rec.now(), z.all(), x.all(), &adapter.a.as_weight(), 1.0, None, p.tokens);
     }
-    let mut column = 0;
-    for (i, matrix) in matrices.iter().enumerate() {
+    for (i, (matrix, y)) in outputs.iter().enumerate() {
         let term = adapter.map(|adapter| {
             let rank = adapter.rank;
             tiled::LowRank { z: z.from(i * rank), matrix: &adapter.b[i], rank, scale: 1.0 }
         });
-        tiled::forward(p.rec.now(), y.from(column), x.all(), matrix, 1.0, term.as_ref(), p.tokens);
-        column += matrix.rows;
+        tiled::forward(p.rec.now(), *y, x.all(), matrix, 1.0, term.as_ref(), p.tokens);
     }
 }
 
 fn on_matrices(
     p: &mut Pass,
     scratch: &Operands,
-    y: &Rows,
+    outputs: &[(&Weight, View)],
     x: &Rows,
-    matrices: &[&Weight],
-    adapter: Option<Applied>,
+    adapter: Option<&Applied>,
     z: &Rows,
 ) {
     let x = x.clone().into();
-    let x = operand(p.rec.now(), &scratch.x, &x, matrices[0].cols, p.tokens);
+    let x = operand(p.rec.now(), &scratch.x, &x, outputs[0].0.cols, p.tokens);
     if let Some(adapter) = adapter {
-        coop16_project::project(p.rec.now(), z.all(), x, adapter.a, p.tokens, &scratch.thin);
+        coop16_project::project(p.rec.now(), z.all(), x, &adapter.a, p.tokens, &scratch.thin);
     }
-    let mut column = 0;
-    for (i, matrix) in matrices.iter().enumerate() {
+    for (i, (matrix, y)) in outputs.iter().enumerate() {
         let term = adapter.map(|adapter| coop16::LowRank {
             z: &scratch.thin,
             z_offset: i * adapter.rank,
@@ -63,7 +72,6 @@ fn on_matrices(
             rank: adapter.rank,
             scale: 1.0,
         });
-        coop16::forward(p.rec.now(), y.from(column), x, matrix, 1.0, term.as_ref(), p.tokens);
-        column += matrix.rows;
+        coop16::forward(p.rec.now(), *y, x, matrix, 1.0, term.as_ref(), p.tokens);
     }
 }

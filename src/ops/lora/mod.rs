@@ -7,8 +7,10 @@ pub mod coop16_project;
 pub mod cuda;
 mod group;
 pub mod grouped;
+mod term;
 
 pub use group::{Group, Input, Lora, Member, PerInput, Trained};
+pub(in crate::ops) use term::Term;
 
 use crate::gpu::{Kernel, Recorder};
 use crate::ops::Param;

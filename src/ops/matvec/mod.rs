@@ -13,7 +13,7 @@ use crate::ops::Unfinished;
 use crate::ops::Up;
 use crate::ops::View;
 use crate::ops::Weight;
-use crate::ops::gated;
+use crate::ops::gated::kernels;
 use crate::ops::norm::Norm;
 use integers::Integers;
 
@@ -144,7 +144,7 @@ impl<'a> Input<'a> {
         let deep = self.adapter().map_or(1, |adapter| adapter.deep(most, 1));
         let kind = [("GATED", u32::from(gated.is_some())), ("ENDED", u32::from(shares > 0))];
         let sizes = [("SHARES", shares as u32), ("DEEP", deep)];
-        [&kind[..], &sizes, &gated::sizes(gated.unwrap_or_default())].concat()
+        [&kind[..], &sizes, &kernels::sizes(gated.unwrap_or_default())].concat()
     }
 
     /// Bindings beside that of [`Input::view`].

@@ -15,9 +15,15 @@ use gradient::GradientSum;
 /// `y = norm(x)` for `x` `[T, D]`.
 pub fn forward(p: &mut Pass, y: &Act, x: &Act, norm: &Norm) {
     let packs = y.tiles().filter(|_| norm.weight.is_some());
-    let finishes = |pending: &Pending| packs.is_some() && matches!(pending, Pending::Sum(_));
-    if let (Some(Pending::Sum(sum)), Some(tiles)) = (p.rec.take(x, p.tokens, finishes), packs) {
-        return sum.finish_with_norm(p.rec.now(), x, tiles, norm, p.tokens);
+    let finishes = |pending: &Pending| match pending {
+        Pending::Sum(sum) => packs.is_some() || sum.ends_before(y),
+        _ => false,
+    };
+    if let Some(Pending::Sum(sum)) = p.rec.take(x, p.tokens, finishes) {
+        return match packs {
+            Some(tiles) => sum.finish_with_norm(p.rec.now(), x, tiles, norm, p.tokens),
+            None => sum.finish_before(p.rec.now(), x, y, norm, p.tokens),
+        };
     }
     let x = x.f32(p.rec.now(), p.tokens);
     match y.tiles() {
@@ -40,7 +46,7 @@ pub fn backward(p: &mut Pass, dx: &Act, dy: &Act, x: &Act, norm: &Norm) {
     let finishes = |pending: &Pending| match pending {
         Pending::Parts(parts) => parts.accumulate,
         Pending::GradientSum(sum) => sum.goes_through_norms(),
-        Pending::Sum(_) => false,
+        _ => false,
     };
     match p.rec.take(dy, p.tokens, finishes) {
         Some(Pending::Parts(parts)) => {
