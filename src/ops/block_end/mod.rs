@@ -80,7 +80,11 @@ pub fn forward(
         next_eps: next.map_or(0.0, |next| next.norm.eps),
     };
     let b = up.map_or(rec.unused(2), |u| u.bind(2));
-    let next_weights = next.map_or(norm, |next| next.norm).weights(rec, 4);
+    // The kernel reads them in any case, without checks on GPUs: where there are none, a row that is as long takes their place.
+    let next_weights = match (next, &norm.weight) {
+        (None, None) => y.bind(4),
+        _ => next.map_or(norm, |next| next.norm).weights(rec, 4),
+    };
     let integers = next.and_then(|next| next.integers);
     assert!(integers.is_none() || rows == 1, "integers are for one row");
     let mut bindings = vec![y.bind(1), b, next_weights, stream.bind(5), normed.bind(6)];
