@@ -9,6 +9,7 @@ mod device;
 #[allow(dead_code)] // `json` is for `bench`
 #[path = "../../crates/program/src/cli/bench/peak.rs"]
 mod peak;
+mod timer;
 mod work;
 
 use std::process::ExitCode;
@@ -16,28 +17,28 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, bail};
 use pollster::block_on;
 use rullama_train::base::formats::GgmlType;
-use rullama_train::gpu::profile::KernelTime;
-use rullama_train::gpu::{Gpu, GpuOptions, Recorder};
+use rullama_train::cases::step::Step;
+use rullama_train::gpu::{Gpu, GpuOptions};
 use rullama_train::ops::op::{OPS, Variant};
 
 use checks::check::{self, Outcome};
 use checks::{attention, linear, of_table};
 use peak::Peak;
-use work::{Size, Timed};
+use timer::Timer;
 
 /// The benchmark of an op on some of its variants.
 struct Bench {
     op: &'static str,
     variants: &'static [Variant],
     checks: &'static [fn(&Gpu) -> Outcome],
-    work: fn(&'static Gpu, &Size) -> Result<Vec<Timed>>,
+    work: fn(&Timer, &Step) -> Result<()>,
 }
 
 const fn bench(
     op: &'static str,
     variants: &'static [Variant],
     checks: &'static [fn(&Gpu) -> Outcome],
-    work: fn(&'static Gpu, &Size) -> Result<Vec<Timed>>,
+    work: fn(&Timer, &Step) -> Result<()>,
 ) -> Bench {
     Bench { op, variants, checks, work }
 }
@@ -73,7 +74,7 @@ const BENCHES: [Bench; 17] = [
     ),
     bench("lora", COOP16, &[|gpu| check::of_table(gpu, "lora", "gradients apart")], work::coop_lora),
     bench("attention", ROWS, ATTENTION, work::attention),
-    bench("attention", COOP16, ATTENTION, work::coop_attention),
+    bench("attention", COOP16, ATTENTION, work::attention),
     bench("rms_norm", F32, &[|gpu| of_table(gpu, "rms_norm")], work::rms_norm),
     bench(
         "rms_norm",
@@ -109,11 +110,6 @@ const BENCHES: [Bench; 17] = [
     bench("adamw", F32, &[|gpu| of_table(gpu, "adamw")], work::adamw),
 ];
 
-/// Timed tries; the best counts.
-const TRIES: usize = 3;
-/// Seconds of a try, about.
-const SECONDS: f64 = 0.02;
-
 fn main() -> Result<ExitCode> {
     let (mut names, mut tokens) = (Vec::new(), None);
     let mut arguments = std::env::args().skip(1);
@@ -139,100 +135,37 @@ fn main() -> Result<ExitCode> {
         let known: Vec<&str> = all.iter().map(|(name, ..)| name.as_str()).collect();
         bail!("nothing to do: names are parts of {}; --tokens starts at 1", known.join(", "));
     }
-    // Kernels hold references to their operands for as long as they may run.
-    let opened = block_on(Gpu::open(GpuOptions::default()))?;
-    let gpu = &opened;
-    let size = Size::of(gpu, tokens);
+    let gpu = block_on(Gpu::open(GpuOptions::default()))?;
+    let step = Step::of(&gpu, tokens);
     println!("device     {}", gpu.description());
-    println!("size       {size}");
+    println!("size       {step}");
     let mut wrong = false;
     for variant in [Variant::F32, Variant::F16, Variant::Coop8, Variant::Packed, Variant::Coop16] {
         let benches: Vec<_> = all.iter().filter(|(name, of, _)| *of == variant && chosen(name)).collect();
         if benches.is_empty() {
             continue;
         }
-        let Some(running) = device::running(gpu, variant) else {
+        let Some(gpu) = device::running(&gpu, variant) else {
             println!("\nThe device has no kernels of the variant {variant}: they are skipped.");
             continue;
         };
-        // Kernels hold references to their operands for as long as they may run.
-        let gpu: &'static Gpu = Box::leak(Box::new(running));
-        let peak = Peak::measure(gpu)?;
+        let peak = Peak::measure(&gpu)?;
         println!(
             "\npeaks      {:.1} GB/s copied, {:.2} TFLOP/s in {}",
             peak.bytes / 1e9,
             peak.operations / 1e12,
             gpu.kernels().matrices().map_or("f32".into(), |matrices| matrices.to_string())
         );
+        let timer = Timer { gpu: &gpu, peak: &peak };
         for (name, _, bench) in benches {
             println!("\n{name}");
-            if let Err(error) = bench.checks.iter().try_for_each(|check| check(gpu)) {
+            if let Err(error) = bench.checks.iter().try_for_each(|check| check(&gpu)) {
                 println!("WRONG, and not timed: {}", error.message().unwrap_or("no reason is given"));
                 wrong = true;
                 continue;
             }
-            for timed in (bench.work)(gpu, &size)? {
-                time(gpu, &timed, &peak)?;
-            }
+            (bench.work)(&timer, &step)?;
         }
     }
     Ok(if wrong { ExitCode::FAILURE } else { ExitCode::SUCCESS })
-}
-
-/// Times a piece of work, and prints the time of each of its kernels in one run.
-fn time(gpu: &'static Gpu, timed: &Timed, peak: &Peak) -> Result<()> {
-    println!("  {}", timed.name);
-    if !gpu.can_profile() {
-        println!("    the device has no timestamps");
-        return Ok(());
-    }
-    // The first run compiles.
-    profile(gpu, timed, 1)?;
-    let mut best = profile(gpu, timed, 1)?;
-    let once: f64 = best.iter().map(|(_, t)| t.seconds).sum();
-    let repeat =
-        if gpu.is_software() { 1 } else { (SECONDS / once.max(1e-6)).ceil().clamp(1.0, 200.0) as usize };
-    for _ in 0..TRIES {
-        for (best, (_, time)) in best.iter_mut().zip(profile(gpu, timed, repeat)?) {
-            if time.seconds < best.1.seconds {
-                best.1 = time;
-            }
-        }
-    }
-    for (kernel, KernelTime { seconds, bytes, .. }) in best {
-        let operations = timed.operations.iter().find(|(pattern, _)| is_of(&kernel, pattern));
-        let (rate, unit, share) = match operations {
-            Some((_, operations)) => {
-                let rate = operations / seconds;
-                (rate / 1e12, "TFLOP/s", rate / peak.operations)
-            }
-            // An upper bound: a kernel need not read all of its buffers.
-            None => {
-                let rate = bytes as f64 / seconds;
-                (rate / 1e9, "GB/s at most", rate / peak.bytes)
-            }
-        };
-        let (ms, percent) = (1e3 * seconds, 100.0 * share);
-        println!("    {ms:10.4} ms  {rate:9.3} {unit:12}  {percent:4.0} % of the peak  {kernel}");
-    }
-    Ok(())
-}
-
-/// Whether a kernel's name matches a pattern: its start, or its start and a part after it, around a `*`.
-fn is_of(kernel: &str, pattern: &str) -> bool {
-    let (start, part) = pattern.split_once('*').unwrap_or((pattern, ""));
-    kernel.strip_prefix(start).is_some_and(|rest| rest.contains(part))
-}
-
-/// Seconds and bytes by kernel, for one of `repeat` runs.
-fn profile(gpu: &'static Gpu, timed: &Timed, repeat: usize) -> Result<Vec<(String, KernelTime)>> {
-    gpu.start_profile();
-    let mut rec = Recorder::new(gpu);
-    (0..repeat).for_each(|_| (timed.work)(&mut rec));
-    rec.submit()?;
-    let of_one = |(kernel, time): (String, KernelTime)| {
-        let (seconds, bytes) = (time.seconds / repeat as f64, time.bytes / repeat as u64);
-        (kernel, KernelTime { seconds, bytes, ..time })
-    };
-    Ok(block_on(gpu.finish_profile())?.into_iter().map(of_one).collect())
 }

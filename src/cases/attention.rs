@@ -4,6 +4,7 @@ use super::bench::Bench;
 use super::block::Block;
 use super::case::{Case, Needs, Shapes};
 use super::inputs::{plus, values, wide};
+use super::step::Step;
 use super::tolerance::Tolerance;
 use crate::gpu::{GpuError, Tier};
 use crate::ops::Rows;
@@ -173,6 +174,15 @@ pub fn of_heads(sizes: &[usize], cooperative: bool) -> Vec<Shape> {
     shapes
 }
 
+/// Layers of a step: one sample, one head of keys, without sinks.
+pub fn of_step(step: &Step) -> [Shape; 2] {
+    step.layers.map(|(head_size, window)| Shape {
+        starts: &[0],
+        sinks: false,
+        ..small([step.tokens, step.heads, 1, head_size], window, None)
+    })
+}
+
 /// The reference's results.
 struct Expected {
     out: Vec<f64>,
@@ -182,7 +192,20 @@ struct Expected {
     dv: Vec<f64>,
 }
 
+impl std::fmt::Display for Shape {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        write!(f, "heads of {}", self.head_size)?;
+        self.window.map_or(Ok(()), |window| write!(f, ", window {window}"))
+    }
+}
+
 impl Shape {
+    /// Floating-point operations of one product of queries and keys of one sample, at the pairs that a query sees.
+    pub fn operations(&self) -> f64 {
+        let seen = |t: usize| self.window.map_or(t + 1, |window| window.min(t + 1));
+        (2 * (0..self.tokens).map(seen).sum::<usize>() * self.heads * self.head_size) as f64
+    }
+
     /// First row and one past the last row of each token's sample.
     fn bounds(&self) -> Vec<[u32; 2]> {
         let start = |t: usize| *self.starts.iter().rfind(|&&s| s as usize <= t).expect("the first is 0");
@@ -294,7 +317,7 @@ fn packed(b: &Bench, blocks: &[&Block]) -> Result<Vec<Packed>, GpuError> {
     let (halves, unscaled) = (b.input(4, &vec![0.5; 4 * tokens])?, Packed::new(b.gpu, "case", tokens, 4)?);
     let room = |block: &&Block| Packed::new(b.gpu, "case", tokens, block.width);
     let packed: Vec<Packed> = blocks.iter().map(room).collect::<Result<_, _>>()?;
-    b.run(|rec| {
+    b.untimed(|rec| {
         unscaled.pack(rec, halves.rows().all(), 4, tokens);
         for (packed, block) in packed.iter().zip(blocks) {
             packed.pack_alike(rec, block.rows().all(), block.width, tokens, &unscaled);
@@ -315,7 +338,8 @@ fn on_matrices(
     let wide_row = heads * head_size;
     let packed = packed(b, &[q, k, v])?;
     // Every other shape runs in parts of two blocks of keys and one of queries. Unwritten scratch must not be read.
-    let (of_part, reach) = if tokens % 2 == 0 { (tokens, window.unwrap_or(tokens)) } else { (256, 1) };
+    let whole = tokens % 2 == 0 || b.is_timed();
+    let (of_part, reach) = if whole { (tokens, window.unwrap_or(tokens)) } else { (256, 1) };
     let half = coop16_backward::ScoreScratch::least_bytes(heads, of_part, reach) / 2;
     let memory = Rows::new(b.gpu, "case", 1, half as usize / 2)?;
     b.gpu.write(&memory.buffer, &vec![u32::MAX; half as usize / 2]);

@@ -25,6 +25,19 @@ struct Expected {
     levels: Vec<f64>,
 }
 
+/// Runs work as often as it takes to time it.
+type Timer<'g> = Box<dyn Fn(&dyn Fn(&mut Recorder<'g>)) -> Result<(), GpuError> + 'g>;
+
+/// How kernels run.
+enum Mode<'g> {
+    /// Once; what they write is compared.
+    Compared,
+    /// Not at all: they are collected.
+    Ahead(Box<RefCell<Recorder<'g>>>),
+    /// As often as the timer runs them.
+    Timed(Timer<'g>),
+}
+
 /// One case under way.
 pub struct Bench<'g> {
     /// The device with the kernels under test.
@@ -34,14 +47,13 @@ pub struct Bench<'g> {
     expected: Vec<Expected>,
     /// Pairs of results with the same bits.
     same: Vec<(String, [Layout; 2])>,
-    /// Collects the kernels, which do not run then.
-    ahead: RefCell<Option<Recorder<'g>>>,
+    mode: Mode<'g>,
 }
 
 impl<'g> Bench<'g> {
     /// For the self-test: nothing noted yet.
     pub fn new(gpu: &'g Gpu) -> Bench<'g> {
-        Bench { gpu, strict: false, expected: Vec::new(), same: Vec::new(), ahead: RefCell::new(None) }
+        Bench { gpu, strict: false, expected: Vec::new(), same: Vec::new(), mode: Mode::Compared }
     }
 
     /// For tests.
@@ -51,7 +63,15 @@ impl<'g> Bench<'g> {
 
     /// Runs nothing, and collects the kernels for [`Bench::compile`].
     pub fn ahead(gpu: &'g Gpu) -> Bench<'g> {
-        Bench { ahead: RefCell::new(Some(Recorder::ahead(gpu))), ..Bench::new(gpu) }
+        Bench { mode: Mode::Ahead(Box::new(RefCell::new(Recorder::ahead(gpu)))), ..Bench::new(gpu) }
+    }
+
+    /// Hands what [`Bench::run`] gets to `timer`, which may run it more than once, and compares nothing.
+    pub fn timed(
+        gpu: &'g Gpu,
+        timer: impl Fn(&dyn Fn(&mut Recorder<'g>)) -> Result<(), GpuError> + 'g,
+    ) -> Bench<'g> {
+        Bench { mode: Mode::Timed(Box::new(timer)), ..Bench::new(gpu) }
     }
 
     /// Compiles the collected kernels in parallel.
@@ -59,12 +79,25 @@ impl<'g> Bench<'g> {
     /// # Errors
     /// The device's error.
     pub fn compile(self) -> Result<(), GpuError> {
-        self.ahead.into_inner().map_or(Ok(()), |rec| rec.compile().map(drop))
+        match self.mode {
+            Mode::Ahead(rec) => rec.into_inner().compile().map(drop),
+            _ => Ok(()),
+        }
     }
 
     /// Whether what the kernels write is compared: without that, no case needs the reference.
     pub fn compares(&self) -> bool {
-        self.ahead.borrow().is_none()
+        matches!(self.mode, Mode::Compared)
+    }
+
+    /// Whether a timer runs the kernels.
+    pub fn is_timed(&self) -> bool {
+        matches!(self.mode, Mode::Timed(_))
+    }
+
+    /// Timed kernels read and write whole rows, as those of a step do.
+    fn margins(&self, margins: Margins) -> Margins {
+        if self.is_timed() { (0, 0) } else { margins }
     }
 
     /// The tolerance of products.
@@ -72,13 +105,24 @@ impl<'g> Bench<'g> {
         if self.gpu.kernels().tier() == Tier::F32 { PRODUCT } else { HALF }
     }
 
-    /// Records `work` and submits it.
+    /// Records the kernels under test and submits them, or has them timed.
     ///
     /// # Errors
     /// The device's error.
     pub fn run(&self, work: impl Fn(&mut Recorder<'g>)) -> Result<(), GpuError> {
-        if let Some(rec) = &mut *self.ahead.borrow_mut() {
-            work(rec);
+        match &self.mode {
+            Mode::Timed(timer) => timer(&work),
+            _ => self.untimed(work),
+        }
+    }
+
+    /// Records what stands beside the kernels under test, and submits it.
+    ///
+    /// # Errors
+    /// The device's error.
+    pub fn untimed(&self, work: impl Fn(&mut Recorder<'g>)) -> Result<(), GpuError> {
+        if let Mode::Ahead(rec) = &self.mode {
+            work(&mut rec.borrow_mut());
             return Ok(());
         }
         let mut rec = Recorder::new(self.gpu);
@@ -101,7 +145,7 @@ impl<'g> Bench<'g> {
 
     /// An input between margins of NaN.
     pub fn input_within(&self, margins: Margins, width: usize, values: &[f32]) -> Result<Block, GpuError> {
-        Block::input(self.gpu, margins, width, values)
+        Block::input(self.gpu, self.margins(margins), width, values)
     }
 
     /// An output, poisoned.
@@ -116,7 +160,7 @@ impl<'g> Bench<'g> {
 
     /// An output between margins that must not change, poisoned.
     pub fn output_within(&self, margins: Margins, width: usize, height: usize) -> Result<Block, GpuError> {
-        Block::output(self.gpu, margins, width, height)
+        Block::output(self.gpu, self.margins(margins), width, height)
     }
 
     /// An input that is overwritten or added to.
@@ -126,7 +170,7 @@ impl<'g> Bench<'g> {
 
     /// Columns that are added to, between margins that must not change.
     pub fn in_out_within(&self, margins: Margins, width: usize, values: &[f32]) -> Result<Block, GpuError> {
-        Block::in_out(self.gpu, margins, width, values)
+        Block::in_out(self.gpu, self.margins(margins), width, values)
     }
 
     /// A matrix of the adapter in the middle of a larger buffer.

@@ -3,6 +3,7 @@
 use super::bench::Bench;
 use super::case::{Case, Needs, Shapes};
 use super::inputs::{values, wide};
+use super::step::Step;
 use super::tolerance::Tolerance;
 use crate::base::config::Activation;
 use crate::gpu::GpuError;
@@ -67,6 +68,11 @@ fn both_ways(b: &mut Bench, &(height, width, size): &(usize, usize, f32)) -> Res
     Ok(())
 }
 
+/// Both ways of a step's feed-forward layer.
+pub fn of_step(b: &mut Bench, step: &Step) -> Result<(), GpuError> {
+    gates(b, step.ffn, Activation::Gelu, &values(1, step.tokens * step.ffn), "of a step".into())
+}
+
 /// Gates whose exponential leaves the range of f32: SiLU is the gate or 0, and its derivative 1 or 0.
 fn extreme(b: &mut Bench, size: &f32) -> Result<(), GpuError> {
     for activation in [Activation::Silu, Activation::SwigluOai] {
@@ -94,6 +100,9 @@ fn gates(
         let (gate, up, dy) = (gate_block.rows(), up_block.rows(), (dy_block.rows(), 0));
         gated::forward(rec, y.rows(), gate, up, activation, height);
         gated::backward(rec, dgate.rows(), Some(dup.rows()), dy, gate, up, activation, height);
+    })?;
+    b.untimed(|rec| {
+        let (gate, up, dy) = (gate_block.rows(), up_block.rows(), (dy_block.rows(), 0));
         gated::backward(rec, alone.rows(), None, dy, gate, up, activation, height);
     })?;
     if b.compares() {

@@ -3,6 +3,7 @@
 use super::bench::Bench;
 use super::block::Margins;
 use super::inputs::{level, plus, rows, scaled, values, wide, widths};
+use super::step::Step;
 use super::weight;
 use crate::base::formats::GgmlType;
 use crate::gpu::GpuError;
@@ -66,6 +67,16 @@ impl Shape {
             spread: true,
             ..Shape::of_selftest(ty, [n, k], rank)
         }
+    }
+
+    /// The widest product of a step, without an adapter.
+    pub const fn of_step(ty: GgmlType, step: &Step) -> Shape {
+        Shape { spread: false, ..Shape::plain(ty, step.tokens, step.width, step.ffn, 0) }
+    }
+
+    /// Floating-point operations of the product, one way.
+    pub fn operations(&self) -> f64 {
+        (2 * self.tokens * self.k * self.n) as f64
     }
 
     const fn margins(self, of_x: Margins, of_y: Margins) -> Shape {
@@ -168,7 +179,7 @@ pub struct Forward {
     pub z: Vec<f32>,
     /// `B` `[N, rank]`.
     pub up: Vec<f32>,
-    /// `y` without the adapter's term.
+    /// `y` without the adapter's term; empty, as `y` is, if nothing is compared.
     pub product: Vec<f64>,
     pub y: Vec<f64>,
 }
@@ -179,6 +190,9 @@ impl Forward {
         let (weight, w) = weight::random(b.gpu, ty, n, k, tiled)?;
         let (x, z) = (shape.rows(b, 1, k), shape.rows(b, 2, shape.thin()));
         let up = values(3, n * shape.thin());
+        if !b.compares() {
+            return Ok(Forward { weight, x, z, up, product: Vec::new(), y: Vec::new() });
+        }
         let product = scaled(scale, &linear::forward(&wide(&x), &w, k));
         let y = match rank {
             0 => product.clone(),
@@ -197,7 +211,7 @@ pub struct Backward {
     pub down: Vec<f32>,
     /// `dx` before.
     pub before: Vec<f32>,
-    /// `scale·dy·W` alone.
+    /// `scale·dy·W` alone; empty, as `dx` is, if nothing is compared.
     pub product: Vec<f64>,
     pub dx: Vec<f64>,
 }
@@ -208,6 +222,9 @@ impl Backward {
         let (weight, w) = weight::random(b.gpu, ty, n, k, tiled)?;
         let (dy, before) = (shape.rows(b, 1, n), shape.rows(b, 2, k));
         let (u, down) = (shape.rows(b, 3, shape.thin()), values(4, shape.thin() * k));
+        if !b.compares() {
+            return Ok(Backward { weight, dy, u, down, before, product: Vec::new(), dx: Vec::new() });
+        }
         let product = scaled(scale, &linear::backward(&wide(&dy), &w, k));
         let mut dx = product.clone();
         if accumulate {

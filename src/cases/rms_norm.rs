@@ -3,6 +3,7 @@
 use super::bench::Bench;
 use super::case::{Case, Needs, Shapes};
 use super::inputs::{plus, scaled, values, wide};
+use super::step::Step;
 use super::tolerance::{EXACT, Tolerance};
 use crate::gpu::GpuError;
 use crate::ops::rms_norm::{Norm, columns, plain as rms_norm};
@@ -77,6 +78,13 @@ fn both_ways(b: &mut Bench, &(height, width): &(usize, usize)) -> Result<(), Gpu
         backward(b, [height, width], weighted, accumulate)?;
     }
     Ok(())
+}
+
+/// Both ways of a step's stream, with a residual.
+pub fn of_step(b: &mut Bench, step: &Step) -> Result<(), GpuError> {
+    let shape = [step.tokens, step.width];
+    forward(b, shape, true, true, 1.0)?;
+    backward(b, shape, true, false)
 }
 
 fn forward(

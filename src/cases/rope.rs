@@ -3,6 +3,7 @@
 use super::bench::Bench;
 use super::case::{Case, Needs, Shapes};
 use super::inputs::{values, wide};
+use super::step::Step;
 use super::tolerance::Tolerance;
 use crate::gpu::GpuError;
 use crate::ops::rope;
@@ -39,6 +40,12 @@ struct Shape {
     turned: usize,
 }
 
+/// Both ways of a step's queries.
+pub fn of_step(b: &mut Bench, step: &Step) -> Result<(), GpuError> {
+    let &Step { tokens, heads, layers: [(size, _), _], .. } = step;
+    both_ways(b, &Shape { tokens, heads, size, period: tokens, turned: size / 2 })
+}
+
 /// Pairs (i, i + K/2) rotated by position · frequency, and back; with weights behind and before the rotation.
 fn both_ways(b: &mut Bench, shape: &Shape) -> Result<(), GpuError> {
     let &Shape { tokens, heads, size, period, turned } = shape;
@@ -56,6 +63,8 @@ fn both_ways(b: &mut Bench, shape: &Shape) -> Result<(), GpuError> {
     b.run(|rec| {
         rope::forward(rec, forward.rows(), &on_device, &table, heads, tokens);
         rope::backward(rec, backward.rows(), &on_device, &table, heads, tokens);
+    })?;
+    b.untimed(|rec| {
         rope::forward_weighted(rec, weighted[0].rows(), &on_device, &table, &norm, heads, tokens);
         rope::backward_weighted(rec, weighted[1].rows(), &on_device, &table, &norm, heads, tokens);
     })?;
