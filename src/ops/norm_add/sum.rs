@@ -28,8 +28,8 @@ pub(in crate::ops) struct Sum {
     pub block: Option<Block>,
 }
 
-/// What the end of a block in decoding has beside [`Sum`]. The stream stays in its place, unless a product ends the block: then it goes on in
-/// the memory of norms, for one more block.
+/// Parts of the end of a block in decoding, besides those of [`Sum`]. The stream keeps its memory, unless a product ends the block: then its
+/// next values are in the memory of norms, for one more block.
 pub(in crate::ops) struct Block {
     /// The term that `x` lacks.
     pub term: Option<Term>,
