@@ -85,7 +85,7 @@ struct BackwardNumbers {
 }
 
 /// Whether `gpu` runs [`forward`] for heads of `head_size`, with `softcap` on their scores: as [`supports`], and on GPUs with `wgmma` for heads of
-/// [`WIDE`].
+/// 512 values too.
 pub fn supports_forward(gpu: &Gpu, head_size: usize, softcap: Option<f32>) -> bool {
     let wgmma = gpu.kernels().cuda().is_some_and(|cuda| cuda.instructions == MatrixInstructions::Wgmma);
     supports(gpu, head_size, softcap) || (wgmma && head_size == WIDE && softcap.is_none())
