@@ -72,10 +72,6 @@ extern "C" __global__ void __launch_bounds__(THREADS) rows(const __grid_constant
     }
 }
 
-__device__ __forceinline__ uint32_t first_key(const Backward& a, uint32_t query) {
-    query = min(query, a.rows - 1);
-    return first_of(query, __ldg(a.bounds + query).x, a.window);
-}
 // One past the last query that sees a key; none sees those behind the last.
 __device__ __forceinline__ uint32_t end_query(const Backward& a, uint32_t key) {
     uint32_t end = key < a.rows ? __ldg(a.bounds + key).y : 0;

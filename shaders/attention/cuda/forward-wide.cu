@@ -12,12 +12,8 @@ __device__ __forceinline__ void forward_block(const Forward& a, char* memory, ui
     const char* k = a.k + (size_t)kv * DEPTH * a.tiles * 512;
     const char* v = a.v + (size_t)kv * DEPTH * a.tiles * 512;
     uint32_t warp_query = query0 + threadIdx.x / 32 % 4 * 16, query = warp_query + threadIdx.x % 32 / 4;
-    auto first_key = [&](uint32_t row) {
-        row = min(row, a.rows - 1);
-        return first_of(row, __ldg(a.bounds + row).x, a.window);
-    };
-    uint32_t first[2] = {first_key(query), first_key(query + 8)}, end[2] = {query + 1, query + 9}, all_see = first_key(warp_query + 15);
-    uint32_t begin = first_key(query0) / KEYS, blocks = (min(query0 + QUERIES, a.rows) + KEYS - 1) / KEYS - begin;
+    uint32_t first[2] = {first_key(a, query), first_key(a, query + 8)}, end[2] = {query + 1, query + 9}, all_see = first_key(a, warp_query + 15);
+    uint32_t begin = first_key(a, query0) / KEYS, blocks = (min(query0 + QUERIES, a.rows) + KEYS - 1) / KEYS - begin;
     float most[2] = {LOWEST, LOWEST}, sum[2] = {0.f, 0.f}, change[2], s[KEYS / 2], other[KEYS / 2], o[HEAD / 4];
     uint32_t p[KEYS / 16][4];
 #pragma unroll

@@ -92,6 +92,13 @@ __device__ __forceinline__ uint32_t first_of(uint32_t query, uint32_t start, uin
     return window ? max(start, query + 1 - min(window, query + 1)) : start;
 }
 
+// That of `a`; queries behind the last see what the last one sees.
+template <class Arguments>
+__device__ __forceinline__ uint32_t first_key(const Arguments& a, uint32_t query) {
+    query = min(query, a.rows - 1);
+    return first_of(query, __ldg(a.bounds + query).x, a.window);
+}
+
 // Hides the scores of this thread's rows with columns that are not from `low` to below `high`; `column` is the first.
 template <int N>
 __device__ __forceinline__ void hide(float (&s)[N], uint32_t column, const uint32_t (&low)[2], const uint32_t (&high)[2]) {
