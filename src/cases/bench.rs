@@ -10,9 +10,6 @@ use crate::gpu::{Gpu, GpuError, Recorder, Tier};
 use crate::ops::pack::Packed;
 use crate::ops::{Param, Weight};
 
-/// Margins of 4 columns.
-const BOTH: Margins = (4, 4);
-
 /// The expected values of one buffer.
 struct Expected {
     name: String,
@@ -138,11 +135,6 @@ impl<'g> Bench<'g> {
         self.input_within((0, 0), width, values)
     }
 
-    /// An input between columns of NaN.
-    pub fn input_view(&self, width: usize, values: &[f32]) -> Result<Block, GpuError> {
-        self.input_within(BOTH, width, values)
-    }
-
     /// An input between margins of NaN.
     pub fn input_within(&self, margins: Margins, width: usize, values: &[f32]) -> Result<Block, GpuError> {
         Block::input(self.gpu, self.margins(margins), width, values)
@@ -151,11 +143,6 @@ impl<'g> Bench<'g> {
     /// An output, poisoned.
     pub fn output(&self, width: usize, height: usize) -> Result<Block, GpuError> {
         self.output_within((0, 0), width, height)
-    }
-
-    /// An output between columns that must not change, poisoned.
-    pub fn output_view(&self, width: usize, height: usize) -> Result<Block, GpuError> {
-        self.output_within(BOTH, width, height)
     }
 
     /// An output between margins that must not change, poisoned.
