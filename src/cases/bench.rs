@@ -25,7 +25,7 @@ struct Expected {
 /// Runs work as often as it takes to time it.
 type Timer<'g> = Box<dyn Fn(&dyn Fn(&mut Recorder<'g>)) -> Result<(), GpuError> + 'g>;
 
-/// How kernels run.
+/// Runs of the kernels under test.
 enum Mode<'g> {
     /// Once; what they write is compared.
     Compared,

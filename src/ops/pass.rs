@@ -19,7 +19,7 @@ pub struct Pass<'p, 'g> {
     pub first: usize,
     /// Scratch memory.
     pub scratch: &'p Scratch,
-    /// How it decodes; `None` in training.
+    /// The kernels and memory of a pass that decodes; `None` in training.
     pub decoding: Option<Decoding<'p>>,
 }
 

@@ -39,9 +39,11 @@ macro_rules! modules {
     };
 }
 
-/// Heads that have a kernel of their own, [`forward`] by `wgmma`; its queries of a block, and bytes of dynamic shared memory.
+/// Size of the heads that have a forward kernel of their own, by `wgmma`: shaders/attention/cuda/forward-wide.cu.
 const WIDE: usize = 512;
+/// Queries of a block of it.
 const WIDE_QUERIES: usize = 64;
+/// Bytes of its dynamic shared memory: queries, keys and values, and the scores that warpgroups exchange.
 const WIDE_BYTES: u32 = (3 * 2 * WIDE * 64 + 2 * 4 * WIDE_QUERIES * 64) as u32;
 
 static FORWARD_WIDE: &[u8] = ptx!("attention/cuda/forward-wide-wgmma-512.ptx");

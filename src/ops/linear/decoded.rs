@@ -49,7 +49,7 @@ pub fn forward_rows(p: &mut Pass, outputs: &[Projection], x: &Act, adapter: Opti
 fn long(p: &mut Pass, outputs: &[Projection], x: &Act, adapter: Option<&Applied>, z: &Act) {
     let views = views(outputs);
     let z = z.rows().reshaped(adapter.map_or(0, |adapter| adapter.a.rows));
-    // What is pending on the input is finished first.
+    // Products in rows read finished inputs: this ends work that is pending on `x`.
     p.rec.now();
     with_adapter::forward(p, &views, x.rows(), adapter, &z);
     biases(p.rec.now(), &views, p.tokens);

@@ -184,7 +184,7 @@ pub fn gradient(
             numbers: bytemuck::bytes_of(&numbers).to_vec(),
             blocks: [across as u32, groups as u32, parts.count],
             threads: 32 * WARPS[1],
-            // What three turns of four warps have: see gradient.cu.
+            // Shared memory for the sums of three quarters of the warps, see gradient.cu.
             shared: (3 * 4 * 32 * each * 2) as u32,
             bytes: (2 * rows * wide_columns + 4 * (rows + wide_columns) * thin_columns) as u64,
         });
