@@ -85,7 +85,7 @@ impl Sum {
 
     /// Whether the product that reads the sum, which lies in the memory of norms, computes it.
     pub fn ends_in_product(&self, sum: &Act) -> bool {
-        self.block.is_some() && self.ends_before(sum)
+        self.ends_before(sum)
     }
 
     /// Computes it, and `y = sum·Wᵀ` with the `z` of an adapter.
