@@ -1,6 +1,6 @@
 // Heads of tokens in registers: 16 threads take a head of a token, and keep PAIRS pairs of vec4s of it. HEADS heads run at once, in TURNS
 // rounds. Heads may come packed (shaders/pack/plain.wgsl), of keys and of values alike. The importer has `params` with `heads`, and with
-// `x_tiles`, the stride between columns of matrices in packed heads.
+// `x_tiles`, the stride between columns of matrices in packed heads, and `x_blocks`, that between factors of 256 columns.
 #import common/heads
 #import common/packed
 
@@ -8,7 +8,7 @@
 #if {there}
 #if {MATRICES}
 @group(0) @binding({at_x}) var<storage, read> x_{n}: array<vec4<f16>>;             // [heads·K/16, T/16, 16, 16]
-@group(0) @binding({at_factors}) var<storage, read> x_factors_{n}: array<f32>;     // [T]
+@group(0) @binding({at_factors}) var<storage, read> x_factors_{n}: array<f32>;     // [T], or [heads·K/256, T]
 #else
 @group(0) @binding({at_x}) var<storage, read> x_{n}: array<vec4<f32>>;             // [T, heads, K]
 #end
@@ -16,7 +16,7 @@
 // Vec4 `c` of a token's heads.
 fn source4_{n}(token: u32, c: u32) -> vec4<f32> {
 #if {MATRICES}
-    return x_factors_{n}[token] * vec4<f32>(x_{n}[packed_at(params.x_tiles, token, c)]);
+    return x_factors_{n}[c / 64u * params.x_blocks + token] * vec4<f32>(x_{n}[packed_at(params.x_tiles, token, c)]);
 #else
     return x_{n}[token * params.heads * params.half4 * 2u + c];
 #end

@@ -1,11 +1,11 @@
 // Norms of rows that stay in registers, 64 threads per row. Rows may come packed (shaders/pack/plain.wgsl). The importer has `params` with
-// `width4`, and with `x_tiles`, the stride between columns of matrices in a packed x.
+// `width4`, with `x_tiles`, the stride between columns of matrices in a packed x, and with `x_blocks`, that between factors of 256 columns.
 #import common/packed
 #import common/rstd
 
 #if {MATRICES}
 @group(0) @binding(1) var<storage, read> x: array<vec4<f16>>;              // [D/16, T/16, 16, 16]
-@group(0) @binding(8) var<storage, read> x_factors: array<f32>;            // [T]
+@group(0) @binding(8) var<storage, read> x_factors: array<f32>;            // [T], or [D/256, T]
 #else
 @group(0) @binding(1) var<storage, read> x: array<vec4<f32>>;              // [T, D], or parts of it
 #end
@@ -18,7 +18,7 @@ var<workgroup> largest: array<f32, 256>;
 
 fn source4(row: u32, c: u32) -> vec4<f32> {
 #if {MATRICES}
-    return x_factors[row] * vec4<f32>(x[packed_at(params.x_tiles, row, c)]);
+    return x_factors[c / 64u * params.x_blocks + row] * vec4<f32>(x[packed_at(params.x_tiles, row, c)]);
 #else
     return x[row * params.width4 + c];
 #end

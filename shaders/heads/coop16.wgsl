@@ -12,6 +12,8 @@ struct Params {
     rows: u32,          // T
     tiles: u32,         // stride between columns of matrices: T/16 or more
     x_tiles: u32,       // of packed x
+    x_blocks: u32,      // floats from the factors of 256 columns of x to those of the next; 0 where a row has one factor
+    x_count: u32,       // factors of a row of x
     stored: u32,        // 1: store rounded x
     heads: u32,
     half4: u32,         // K/2 / 4
@@ -57,7 +59,7 @@ fn row_sum(value: f32, lane: u32) -> f32 {
 @group(0) @binding({at_w}) var<storage, read> w_{n}: array<vec4<f32>>;                 // [K]
 @group(0) @binding({at_packed}) var<storage, read_write> packed_{n}: array<vec4<f16>>; // [heads·K/16, T/16, 16, 16]
 #if {ROUNDED}
-@group(0) @binding({at_factors}) var<storage, read_write> x_factors_{n}: array<f32>;   // [T]
+@group(0) @binding({at_factors}) var<storage, read_write> x_factors_{n}: array<f32>;   // [T], or [heads·K/256, T]
 @group(0) @binding({at_x}) var<storage, read_write> x_packed_{n}: array<vec4<f16>>;    // [heads·K/16, T/16, 16, 16]
 #end
 
@@ -88,8 +90,8 @@ fn forward_{n}(first: u32, lane: u32) {
     let e = exponent(row_largest(most, lane));
     let is_stored = params.stored == 1u;
     let zero = params.rows >> 31u;
-    if is_stored && own == 0u && row < params.rows {
-        x_factors_{n}[row] = undoing(e);
+    for (var b = own; is_stored && row < params.rows && b < params.x_count; b += ROW) {
+        x_factors_{n}[b * params.x_blocks + row] = undoing(e);
     }
 #for i in 0..{TURNS}
 #for j in 0..{PAIRS}

@@ -9,6 +9,7 @@ struct Params {
     rows: u32,          // T
     tiles: u32,         // stride between columns of matrices: T/16 or more
     x_tiles: u32,       // of packed x
+    x_blocks: u32,      // floats from the factors of 256 columns of x to those of the next; 0 where a row has one factor
     heads: u32,
     half4: u32,         // K/2 / 4
     weighted_0: u32,    // 0: the norm's weights are 1

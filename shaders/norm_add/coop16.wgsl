@@ -10,6 +10,8 @@ struct Params {
     rows: u32,      // T
     tiles: u32,     // stride between columns of matrices: T/16 or more
     x_tiles: u32,   // as tiles, of a packed x
+    x_blocks: u32,  // floats from the factors of 256 columns of x to those of the next; 0 where a row has one factor
+    x_count: u32,   // factors of a row of x
     y_tiles: u32,   // likewise, of a packed y
     width4: u32,    // D / 4
     packed4: u32,   // columns to write, / 4: D rounded up to 64
@@ -34,7 +36,7 @@ struct Params {
 #end
 
 #if {ROUNDED}
-@group(0) @binding(8) var<storage, read_write> x_factors: array<f32>;      // [T]
+@group(0) @binding(8) var<storage, read_write> x_factors: array<f32>;      // [T], or [D/256, T]
 @group(0) @binding(9) var<storage, read_write> x_packed: array<vec4<f16>>; // [D/16, T/16, 16, 16]
 #end
 
@@ -81,8 +83,8 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gro
     let x_e = exponent(largest[leader]);
     let is_stored = params.x_stored == 1u && row < params.rows;
     let zero = params.rows >> 31u;
-    if is_stored && first == 0u {
-        x_factors[row] = undoing(x_e);
+    for (var b = first; is_stored && b < params.x_count; b += THREADS) {
+        x_factors[b * params.x_blocks + row] = undoing(x_e);
     }
 #for i in 0..{EACH}
     let half{i} = rounded4(scaling(x_e) * x{i}, zero);

@@ -12,12 +12,14 @@ struct Params {
     x_stride4: u32,
     x_offset4: u32,
     packed4: u32,   // columns to write, / 4: K rounded up to 64
+    factor_count: u32,  // factors of a row
+    factor_stride: u32, // floats from the factors of 256 columns to those of the next; 0 where a row has one factor
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read_write> x: array<vec4<f32>>;        // [T, K]
 @group(0) @binding(2) var<storage, read_write> packed: array<vec4<f16>>;   // [K/16, T/16, 16, 16]
-@group(0) @binding(3) var<storage, read_write> factors: array<f32>;        // [T]
+@group(0) @binding(3) var<storage, read_write> factors: array<f32>;        // [T], or [K/256, T]
 
 const ROWS: u32 = 4u;       // per workgroup
 const THREADS: u32 = 64u;   // per row
@@ -63,8 +65,8 @@ fn pack(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
     }
     workgroupBarrier();
     let e = exponent(largest[lane / THREADS * THREADS]);
-    if first == 0u && row < params.rows {
-        factors[row] = undoing(e);
+    for (var b = first; row < params.rows && b < params.factor_count; b += THREADS) {
+        factors[b * params.factor_stride + row] = undoing(e);
     }
     let scale = scaling(e);
 #for i in 0..8
@@ -87,7 +89,7 @@ fn unpack(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) grou
         return;
     }
     for (var c = lane % THREADS; c < params.cols4; c += THREADS) {
-        x[row * params.x_stride4 + params.x_offset4 + c] = factors[row] * vec4<f32>(packed[packed_at(params.tiles, row, c)]);
+        x[row * params.x_stride4 + params.x_offset4 + c] = factors[c / 64u * params.factor_stride + row] * vec4<f32>(packed[packed_at(params.tiles, row, c)]);
     }
 }
 

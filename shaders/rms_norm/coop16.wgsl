@@ -1,7 +1,7 @@
 // The norm of shaders/rms_norm/plain.wgsl and its gradient, packed as operands of products on cooperative matrices
 // (shaders/pack/plain.wgsl). 64 threads take a row and keep it in registers, EACH vec4s per thread, until its largest value is known. x may
 // come packed itself. What backward packs is the gradient of dy (PACKS), or with IDENTITY dy itself. dy may be what this kernel adds to f32
-// first: the sum of parts (SUMS), or the gradient of another norm, whose result has the parts' sum as its gradient (ADDS).
+// first: the sum of parts (SUMS), or the gradient of another norm, whose result has the parts' sum as its gradient (ADDS), in f16 with HALVES.
 enable f16;
 #import common/norm
 
@@ -10,24 +10,33 @@ struct Params {
     rows: u32,          // T
     tiles: u32,         // stride between columns of matrices: T/16 or more
     x_tiles: u32,       // as tiles, of a packed x
-    added_tiles: u32,   // likewise, of a packed added_x
+    x_blocks: u32,      // floats from the factors of 256 columns of x to those of the next; 0 where a row has one factor
+    added_tiles: u32,   // as x_tiles, of a packed added_x
+    added_blocks: u32,  // as x_blocks, of added_x
     width4: u32,        // D / 4
     packed4: u32,       // columns to write, / 4: D rounded up to 64
     eps: f32,
     added_eps: f32,
     scale: f32,         // of dx, with ADDS
     parts: u32,         // of dy
+    dy_tiles: u32,      // as x_tiles, of dy in f16
+    dy_blocks: u32,     // as x_blocks, of dy
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(2) var<storage, read> w: array<vec4<f32>>;              // [D]
 @group(0) @binding(3) var<storage, read_write> packed: array<vec4<f16>>;   // [D/16, T/16, 16, 16]
 @group(0) @binding(4) var<storage, read_write> factors: array<f32>;        // [T]
+#if {HALVES}
+@group(0) @binding(5) var<storage, read> dy: array<vec4<f16>>;             // [D/16, T/16, 16, 16]
+@group(0) @binding(12) var<storage, read> dy_factors: array<f32>;          // [D/256, T]
+#else
 @group(0) @binding(5) var<storage, read> dy: array<vec4<f32>>;             // [parts, T, D]
+#end
 @group(0) @binding(6) var<storage, read_write> dx: array<vec4<f32>>;       // [T, D]
 #if {ADDED_MATRICES}
 @group(0) @binding(9) var<storage, read> added_x: array<vec4<f16>>;        // [D/16, T/16, 16, 16]
-@group(0) @binding(10) var<storage, read> added_factors: array<f32>;       // [T]
+@group(0) @binding(10) var<storage, read> added_factors: array<f32>;       // [T], or [D/256, T]
 #else
 @group(0) @binding(9) var<storage, read> added_x: array<vec4<f32>>;        // [T, D]
 #end
@@ -37,7 +46,7 @@ var<workgroup> products: array<f32, 256>;
 
 fn added4(row: u32, c: u32) -> vec4<f32> {
 #if {ADDED_MATRICES}
-    return added_factors[row] * vec4<f32>(added_x[packed_at(params.added_tiles, row, c)]);
+    return added_factors[c / 64u * params.added_blocks + row] * vec4<f32>(added_x[packed_at(params.added_tiles, row, c)]);
 #else
     return added_x[row * params.width4 + c];
 #end
@@ -113,13 +122,19 @@ fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gr
 #for i in 0..{EACH}
     let c{i} = first + {i}u * THREADS;
     let read{i} = min(c{i}, params.width4 - 1u);
+#if {HALVES}
+    var dy{i} = dy_factors[read{i} / 64u * params.dy_blocks + token] * vec4<f32>(dy[packed_at(params.dy_tiles, token, read{i})]);
+#else
     var dy{i} = vec4<f32>();
 #end
+#end
+#if !{HALVES}
     for (var s = 0u; s < params.parts; s++) {
 #for i in 0..{EACH}
         dy{i} += dy[s * params.rows * params.width4 + at + read{i}];
 #end
     }
+#end
 #if {ADDS}
     var added_square = 0.0;
     var added_product = 0.0;

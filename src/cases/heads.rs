@@ -4,7 +4,7 @@ use super::bench::Bench;
 use super::case::{Case, Needs, Shapes};
 use super::inputs::{scaled, values, wide};
 use super::rms_norm::EPS;
-use super::tiles::{ROUNDED, packed, room, rounded, stale, unpacked};
+use super::tiles::{ROUNDED, block_room, in_blocks, packed, room, rounded, stale, unpacked};
 use crate::gpu::GpuError;
 use crate::ops::act::Act;
 use crate::ops::heads::{self, coop16, coop16_backward};
@@ -190,14 +190,16 @@ fn forward(b: &mut Bench, shape: &Shape) -> Result<(), GpuError> {
     let (width, x) = (shape.width(), values(1, tokens * shape.width()));
     let (norm, (positions, table)) = (shape.norm(b)?, shape.table(b)?);
     let (of_f32, of_tiles) = (shape.forward(&wide(&x)), shape.forward(&rounded(&x, width)));
+    let (blocks, of_blocks) = in_blocks(b, &x, width)?;
     let rows = b.input(width, &x)?;
-    let (first, stored) = (packed(b, rows.rows(), width, tokens)?, room(b, tokens, width)?);
+    let (first, stored) = (packed(b, rows.rows(), width, tokens)?, block_room(b, tokens, width)?);
     let fresh = Act::tiled(stored.clone(), None).packed_by_reader(rows.rows().clone());
     let mut found = Vec::new();
     for (what, x, expected) in [
         ("in f32", rows.rows().clone().into(), of_f32),
         ("packed on the way", fresh.clone(), of_tiles.clone()),
         ("packed", fresh.keep(), of_tiles),
+        ("in blocks", Act::tiled(blocks, None), shape.forward(&of_blocks)),
     ] {
         let y = room(b, tokens, width)?;
         b.run(|rec| {
@@ -222,10 +224,11 @@ fn backward(b: &mut Bench, shape: &Shape) -> Result<(), GpuError> {
     let width = shape.width();
     let [x, dy] = [1, 2].map(|seed| values(seed, tokens * width));
     let (norm, (positions, table)) = (shape.norm(b)?, shape.table(b)?);
-    let expected = [wide(&x), rounded(&x, width)].map(|x| shape.backward(&wide(&dy), &x));
+    let (blocks, of_blocks) = in_blocks(b, &x, width)?;
+    let expected = [wide(&x), rounded(&x, width), of_blocks].map(|x| shape.backward(&wide(&dy), &x));
     let (x, dy) = (b.input(width, &x)?, b.input(width, &dy)?);
     let tiles = Act::tiled(packed(b, x.rows(), width, tokens)?, None);
-    for (x, expected) in [Act::from(x.rows().clone()), tiles].iter().zip(expected) {
+    for (x, expected) in [Act::from(x.rows().clone()), tiles, Act::tiled(blocks, None)].iter().zip(expected) {
         let dx = stale(b, tokens, width)?;
         b.run(|rec| {
             let turn = (turned > 0).then_some((&positions, &table));

@@ -6,7 +6,7 @@ use super::case::{Case, Combined, Needs, Once};
 use super::inputs::{plus, scaled, values, wide};
 use super::rms_norm::{EPS, norm};
 use super::rms_norm_tiles::{SHAPES, norms};
-use super::tiles::{expect, packed, room, rounded, unpacked};
+use super::tiles::{block_room, expect, in_blocks, packed, room, rounded, unpacked};
 use super::tolerance::Tolerance;
 use crate::gpu::GpuError;
 use crate::ops::act::Act;
@@ -116,12 +116,14 @@ fn sums(b: &mut Bench, shape: &Shape) -> Result<(), GpuError> {
         next: norm(b, &next)?,
         next_weight: wide(&next),
     };
+    let (blocks, of_blocks) = in_blocks(b, &x, width)?;
     let x = b.input(width, &x)?;
-    let (first, stored) = (packed(b, x.rows(), width, height)?, room(b, height, width)?);
+    let (first, stored) = (packed(b, x.rows(), width, height)?, block_room(b, height, width)?);
     let fresh = Act::tiled(stored.clone(), None).packed_by_reader(x.rows().clone());
     given.check(b, "in f32", &Act::from(x.rows().clone()), &exact)?;
     given.check(b, "packed", &Act::tiled(first.clone(), None), &of_tiles)?;
     given.check(b, "packed on the way", &fresh, &of_tiles)?;
+    given.check(b, "in blocks", &Act::tiled(blocks, None), &expected(&of_blocks))?;
     let [stored, first] = [unpacked(b, &stored, width, height)?, unpacked(b, &first, width, height)?];
     b.expect_same(format!("[{height}, {width}]: x packed on the way"), &stored, &first);
     Ok(())

@@ -5,9 +5,10 @@ use super::block::Block;
 use super::case::{Case, Needs, Once, Shapes};
 use super::inputs::{beside, plus, scaled, values, wide};
 use super::product::{Backward, Forward, LORA_SCALE, ROWS, Shape, columns};
+use super::tiles::{block_room, unpacked};
 use crate::base::formats::GgmlType;
 use crate::gpu::GpuError;
-use crate::ops::linear::coop16::{self, LowRank as TiledLowRank};
+use crate::ops::linear::coop16::{self, LowRank as TiledLowRank, Product};
 use crate::ops::linear::cuda::{self, Panels, product_bytes};
 use crate::ops::linear::tiled::{self, LowRank};
 use crate::ops::pack::Packed;
@@ -196,7 +197,7 @@ fn panels(b: &Bench, shape: &Shape) -> Result<[Panels; 2], GpuError> {
     Ok([Panels::new(b.gpu, product_bytes(n, k, 96))?, Panels::new(b.gpu, part)?])
 }
 
-/// `y = scale·x·Wᵀ + 0.75·z·Bᵀ` in CUDA, and without the adapter in parts.
+/// `y = scale·x·Wᵀ + 0.75·z·Bᵀ` in CUDA, in f32 and in f16 blocks, and without the adapter in parts.
 ///
 /// # Errors
 /// As of [`forward`].
@@ -207,21 +208,25 @@ pub fn forward_in_cuda(b: &mut Bench, shape: &Shape) -> Result<(), GpuError> {
         (packed(b, &given.x, shape.k)?, [(); 2].map(|()| b.output_within((8, 4), n, tokens)));
     let (y, plain) = (y?, plain?);
     let (z, up) = (thin(b, shape, &given.z, true, &x)?, b.param(shape.thin(), &given.up)?);
-    let [whole, parts] = panels(b, shape)?;
+    let ([whole, parts], halves) = (panels(b, shape)?, block_room(b, tokens, n)?);
     b.run(|rec| {
         let term =
             TiledLowRank { z: &z, z_offset: OTHERS, matrix: &up, first_row: 0, rank, scale: LORA_SCALE };
-        let term = (rank > 0).then_some(&term);
-        cuda::forward(rec, &whole, y.view(), &x, &given.weight, scale, term, tokens);
-        cuda::forward(rec, &parts, plain.view(), &x, &given.weight, scale, None, tokens);
+        let lora = (rank > 0).then_some(&term);
+        let alone = Product { scale, ..Product::new(plain.view(), &x, &given.weight, tokens) };
+        let product = Product { y: y.view(), lora, ..alone };
+        cuda::forward(rec, &whole, &product, None);
+        cuda::forward(rec, &whole, &product, Some(&halves));
+        cuda::forward(rec, &parts, &alone, None);
     })?;
-    let tolerance = b.operands();
+    let (tolerance, halves) = (b.operands(), unpacked(b, &halves, n, tokens)?);
     b.expect_leveled(format!("{shape:?}, x·Wᵀ + z·Bᵀ"), &y, &given.y, tolerance, &level);
+    b.expect_leveled(format!("{shape:?}, in f16"), &halves, &given.y, tolerance, &level);
     b.expect_leveled(format!("{shape:?}, x·Wᵀ"), &plain, &given.product, tolerance, level);
     Ok(())
 }
 
-/// `dx = scale·dy·W + u·A` in CUDA, written or added, then in parts and without the adapter once more added.
+/// `dx = scale·dy·W + u·A` in CUDA, written or added, then in parts and without the adapter once more added; and a sum of two.
 ///
 /// # Errors
 /// As of [`forward`].
@@ -232,12 +237,40 @@ pub fn backward_in_cuda(b: &mut Bench, shape: &Shape) -> Result<(), GpuError> {
     let (u, [whole, parts]) = (thin(b, shape, &given.u, false, &dy)?, panels(b, shape)?);
     b.run(|rec| {
         let term = TiledLowRank { z: &u, z_offset: 0, matrix: &down, first_row: OTHERS, rank, scale: 1.0 };
-        let term = (rank > 0).then_some(&term);
-        cuda::backward(rec, &whole, dx.view(), &dy, &given.weight, scale, term, tokens, accumulate);
-        cuda::backward(rec, &parts, dx.view(), &dy, &given.weight, scale, None, tokens, true);
+        let lora = (rank > 0).then_some(&term);
+        let alone = Product { scale, ..Product::new(dx.view(), &dy, &given.weight, tokens) };
+        cuda::backward(rec, &whole, &Product { lora, accumulate, ..alone });
+        cuda::backward(rec, &parts, &Product { accumulate: true, ..alone });
     })?;
     let (tolerance, expected) = (b.operands(), plus(&given.dx, 1.0, &given.product));
     b.expect_leveled(format!("{shape:?}, dy·W, twice"), &dx, &expected, tolerance, level);
+    sum_in_cuda(b, shape, &given)
+}
+
+/// `dx = scale·dy·W + scale·dy′·W` in f16 blocks. In every other row the first gradient is a sixty-fourth of the second one, in the others the
+/// second one of the first.
+fn sum_in_cuda(b: &mut Bench, shape: &Shape, given: &Backward) -> Result<(), GpuError> {
+    let &Shape { tokens, k, n, scale, .. } = shape;
+    let small = |odd: usize| move |(i, dy): (usize, &f32)| if i / n % 2 == odd { dy / 64.0 } else { *dy };
+    let [even, odd] = [0, 1].map(|odd| given.dy.iter().enumerate().map(small(odd)).collect::<Vec<f32>>());
+    let (even, odd) = (packed(b, &even, n)?, packed(b, &odd, n)?);
+    let (halves, alike) = (block_room(b, tokens, k)?, block_room(b, tokens, k)?);
+    let panels = Panels::new(b.gpu, 2 * product_bytes(n, k, 0))?;
+    let nowhere = b.output(k, tokens)?;
+    b.run(|rec| {
+        let of = |dy| Product { scale, ..Product::new(nowhere.view(), dy, &given.weight, tokens) };
+        cuda::backward_in_halves(rec, &panels, &[of(&even), of(&odd)], &halves);
+        cuda::backward_in_halves(rec, &panels, &[of(&even), of(&even)], &alike);
+    })?;
+    let level = shape.level(b);
+    // Even rows of the first gradient are small.
+    let of_row = move |row: usize| if row.is_multiple_of(2) { 64.0 * level(row) } else { level(row) };
+    let value = |(i, y): (usize, &f64)| if (i / k).is_multiple_of(2) { y / 32.0 } else { 2.0 * y };
+    let twice: Vec<f64> = given.product.iter().enumerate().map(value).collect();
+    let alike = unpacked(b, &alike, k, tokens)?;
+    b.expect_leveled(format!("{shape:?}, of alike in f16"), &alike, &twice, b.operands(), of_row);
+    let (halves, expected) = (unpacked(b, &halves, k, tokens)?, scaled(1.0 + 1.0 / 64.0, &given.product));
+    b.expect_leveled(format!("{shape:?}, in f16"), &halves, &expected, b.operands(), shape.level(b));
     Ok(())
 }
 

@@ -5,11 +5,11 @@ use super::block::Block;
 use super::case::{Case, Needs, Shapes};
 use super::inputs::{plus, scaled, values, wide};
 use super::rms_norm::{EPS, norm};
-use super::tiles::{ROUNDED, expect, packed, room, stale, unpacked};
+use super::tiles::{ROUNDED, expect, in_blocks, packed, room, stale, unpacked};
 use crate::gpu::GpuError;
 use crate::ops::act::Act;
 use crate::ops::norm::Norm;
-use crate::ops::rms_norm::coop16::{self as rms_norm, Through};
+use crate::ops::rms_norm::coop16::{self as rms_norm, Gradient, Through};
 use crate::reference::rms_norm as reference;
 
 pub const CASES: [Case; 1] = [Case {
@@ -37,17 +37,23 @@ pub fn norms(b: &mut Bench, &(height, width): &(usize, usize)) -> Result<(), Gpu
     // The gradient of a row of zeros is 1/√ε times larger than the others.
     let size = |row: &[f64]| row.iter().fold(1e-30, |most: f64, x| most.max(x.abs()));
     let levels: Vec<f64> = dx_expected.chunks(width).map(|row| 1.0 / size(row)).collect();
+    let ((blocks, _), (halves, _)) = (in_blocks(b, &x, width)?, in_blocks(b, &dy, width)?);
     let (norm, x, dy) = (norm(b, &w)?, b.input(width, &x)?, b.input(width, &dy)?);
     let y = room(b, height, width)?;
     b.run(|rec| rms_norm::forward(rec, &y, x.rows(), &norm, height))?;
     expect(b, &format!("y [{height}, {width}]"), &y, width, y_expected)?;
     let added = scaled(0.5, &plus(&wide(&base), 1.0, &dx_expected));
     let tiles = Act::tiled(packed(b, x.rows(), width, height)?, None);
-    for (what, x) in [("x", Act::from(x.rows().clone())), ("packed x", tiles)] {
+    let rows = Gradient::Rows(dy.rows(), 0);
+    for (what, x, of) in [
+        ("x", Act::from(x.rows().clone()), rows),
+        ("packed x", tiles, rows),
+        ("x in blocks", Act::tiled(blocks, None), Gradient::Halves(&halves)),
+    ] {
         let (dx, to) = (room(b, height, width)?, b.in_out(width, &base)?);
         b.run(|rec| {
             rms_norm::backward(rec, &dx, dy.rows(), &x, &norm, height);
-            rms_norm::backward_add(rec, to.rows(), (dy.rows(), 0), &x, &norm, height, 0.5, None);
+            rms_norm::backward_add(rec, to.rows(), of, &x, &norm, height, 0.5, None);
         })?;
         let (name, rows) = (format!("dx of {what} [{height}, {width}]"), unpacked(b, &dx, width, height)?);
         b.expect_leveled(&name, &rows, &dx_expected, ROUNDED, |row| levels[row]);
@@ -82,7 +88,8 @@ fn passed_on(
         let act = Act::from(x.rows().clone());
         b.run(|rec| {
             let next = Through { dx: &dx, x: &x2, norm: norm2 };
-            rms_norm::backward_add(rec, to.rows(), (dy.rows(), 0), &act, norm, height, 0.5, Some(next));
+            let of = Gradient::Rows(dy.rows(), 0);
+            rms_norm::backward_add(rec, to.rows(), of, &act, norm, height, 0.5, Some(next));
         })?;
         b.expect(format!("added, {name}"), &to, sum.clone(), ROUNDED);
         expect(b, &name, &dx, width, expected.clone())?;

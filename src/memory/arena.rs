@@ -391,19 +391,21 @@ impl Activations {
         let temp = |name: Temp| self.temps[name as usize][0].rows();
         match entry.name {
             Saved::Input => act.with_staging(self.stream.below(chunk.first)),
-            Saved::AttnQ => act.packed_by_reader(self.dq.reshaped(w.queries)),
-            Saved::AttnK => act.packed_by_reader(self.dattn_q.reshaped(w.own_keys)),
-            Saved::AttnV => act.packed_by_reader(self.scratch.dheads.reshaped(w.own_values)),
+            Saved::AttnQ => act.packed_by_reader(self.dq.reshaped(w.queries)).packed_by_product(),
+            Saved::AttnK => act.packed_by_reader(self.dattn_q.reshaped(w.own_keys)).packed_by_product(),
+            Saved::AttnV => {
+                act.packed_by_reader(self.scratch.dheads.reshaped(w.own_values)).packed_by_product()
+            }
             Saved::AttnOutput => {
                 let act = act.packed_by_reader(temp(Temp::DStream).below(chunk.first));
                 // The feed-forward block reads a chunk of the tokens.
-                if chunk.tokens <= self.chunk { act.finished_by_reader() } else { act }
+                if chunk.tokens <= self.chunk { act.finished_by_reader().packed_by_product() } else { act }
             }
-            Saved::FfnGate => act.packed_by_reader(temp(Temp::DGated).reshaped(w.ffn)),
-            Saved::FfnUp => act.packed_by_reader(temp(Temp::UpStaging).reshaped(w.ffn)),
+            Saved::FfnGate => act.packed_by_reader(temp(Temp::DGated).reshaped(w.ffn)).packed_by_product(),
+            Saved::FfnUp => act.packed_by_reader(temp(Temp::UpStaging).reshaped(w.ffn)).packed_by_product(),
             Saved::Down if w.experts.is_some() => act.with_staging(temp(Temp::DownStaging).clone()),
             Saved::Down | Saved::Proj => {
-                act.packed_by_reader(temp(Temp::DownStaging).clone()).finished_by_reader()
+                act.packed_by_reader(temp(Temp::DownStaging).clone()).finished_by_reader().packed_by_product()
             }
             Saved::AfterFfn => act.beside(temp(Temp::DNormed).below(chunk.first)),
             Saved::Attention => act.with_staging(self.dq.reshaped(w.queries)).for_rows(chunk.tokens),
@@ -511,6 +513,8 @@ impl Activations {
             let act = of_part(acts, part).reshaped((entry.width)(w, self.storages));
             match entry.name {
                 Temp::DNormed | Temp::DGatedInput => act.finished_by_reader(),
+                // Beside gate and up in f32, their kernel reads f32.
+                Temp::DGated if self.storages.of(Role::Gate) == Storage::Blocks => act.in_halves(),
                 _ => act,
             }
         };

@@ -6,7 +6,7 @@ use crate::ops::Rows;
 use crate::ops::act::Act;
 use crate::ops::attention::coop16;
 use crate::ops::heads;
-use crate::ops::pack::{Packed, packed_bytes};
+use crate::ops::pack::{Packed, block_factor_bytes, packed_bytes};
 
 /// Use of an activation, which decides its storage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,6 +15,10 @@ pub enum Role {
     Plain,
     /// Products read it, or kernels that write what products read.
     Operand,
+    /// A gated unit reads it, which rounds what products leave in f32 as their operands.
+    Gate,
+    /// A norm behind a product reads it: rounded as a block's output.
+    Result,
     /// The output projection of attention or of a delta net reads it: an operand, unless heads are in parts, which write f32.
     MixerOutput,
     /// Attention reads it.
@@ -33,6 +37,8 @@ pub enum Storage {
     F32,
     /// f16 tiles.
     Tiled,
+    /// f16 tiles with a factor for every 256 columns of a row: see [`Packed`].
+    Blocks,
 }
 
 /// Storage of the activations of each role in a run.
@@ -40,6 +46,8 @@ pub enum Storage {
 pub struct Storages {
     /// Whether products run on 16×16 matrices.
     pub tiles: bool,
+    /// Whether products may leave f16 blocks.
+    pub blocks: bool,
     /// Whether adapters read their inputs under a dropout mask, which is computed in f32.
     pub masked: bool,
     /// Whether attention runs on 16×16 matrices: it supports some head sizes.
@@ -61,7 +69,8 @@ impl Storages {
         let reads_rows =
             |l: &LayerConfig| !l.has_attention() || l.output_gate || l.k_eq_v || l.latent.is_some();
         let raw_heads = !config.layers.iter().any(reads_rows);
-        Storages { tiles, masked, heads, raw_heads, parted: false }
+        let blocks = tiles && gpu.kernels().cuda().is_some();
+        Storages { tiles, blocks, masked, heads, raw_heads, parted: false }
     }
 
     /// The storages where the heads of some layers are in parts.
@@ -74,11 +83,14 @@ impl Storages {
         let tiled = |yes: bool| if yes { Storage::Tiled } else { Storage::F32 };
         match role {
             Role::Plain => Storage::F32,
-            Role::Operand => tiled(self.tiles && !self.masked),
+            Role::Gate if self.blocks && !self.masked => Storage::Blocks,
+            Role::Operand | Role::Gate => tiled(self.tiles && !self.masked),
             Role::MixerOutput => tiled(self.tiles && !self.masked && !self.parted),
             Role::Heads => tiled(self.heads),
+            Role::RawHeads if self.blocks && self.heads && self.raw_heads => Storage::Blocks,
             Role::RawHeads => tiled(self.heads && self.raw_heads),
-            Role::Block => tiled(self.tiles),
+            Role::Result if self.blocks => Storage::Blocks,
+            Role::Block | Role::Result => tiled(self.tiles),
         }
     }
 }
@@ -87,18 +99,19 @@ impl Storage {
     /// Bytes of `rows` rows of `width` values.
     pub fn bytes(self, rows: usize, width: usize) -> u64 {
         let f32 = (rows * width.next_multiple_of(4) * 4) as u64;
-        let tiles = packed_bytes(rows, width) + 4 * rows as u64;
+        let tiles = packed_bytes(rows, width);
         match self {
             _ if width == 0 => 0,
             Storage::F32 => f32,
-            Storage::Tiled => tiles,
+            Storage::Tiled => tiles + 4 * rows as u64,
+            Storage::Blocks => tiles + block_factor_bytes(rows, width),
         }
     }
 
     /// Bytes of the values' buffer; the factors of tiles have a buffer of their own.
     pub fn value_bytes(self, rows: usize, width: usize) -> u64 {
         match self {
-            Storage::Tiled if width > 0 => packed_bytes(rows, width),
+            Storage::Tiled | Storage::Blocks if width > 0 => packed_bytes(rows, width),
             _ => Storage::F32.bytes(rows, width),
         }
     }
@@ -108,6 +121,7 @@ impl Storage {
         match self {
             Storage::F32 => vec![self.bytes(rows, width)],
             Storage::Tiled => vec![packed_bytes(rows, width), 4 * rows as u64],
+            Storage::Blocks => vec![packed_bytes(rows, width), block_factor_bytes(rows, width)],
         }
     }
 
@@ -118,6 +132,7 @@ impl Storage {
             _ if width == 0 => f32()?.into(),
             Storage::F32 => f32()?.into(),
             Storage::Tiled => Act::tiled(Packed::new(gpu, label, rows, width)?, None),
+            Storage::Blocks => Act::tiled(Packed::in_blocks(gpu, label, rows, width)?, None),
         })
     }
 }

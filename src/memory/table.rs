@@ -223,7 +223,7 @@ const fn entry(name: Saved, role: Role, width: fn(&LayerWidths) -> usize, own: O
 pub const TABLE: [Entry; 51] = {
     use Kept::{All, Attention, Down, Products};
     use Own::{Always, From, Keys, Never};
-    use Role::{Block, Heads, MixerOutput, Operand, Plain, RawHeads};
+    use Role::{Block, Gate, Heads, MixerOutput, Operand, Plain, RawHeads, Result};
     use Span::{Chunk, States, Tokens};
     [
         entry(Saved::Input, Block, |w| w.width, Always, Tokens),
@@ -238,22 +238,22 @@ pub const TABLE: [Entry; 51] = {
         entry(Saved::Q, Heads, |w| w.queries, From(All), Tokens),
         entry(Saved::Attention, MixerOutput, |w| w.queries, From(Attention), Tokens),
         entry(Saved::ZOutput, Plain, |w| w.z[Input::Attention], From(Products), Tokens),
-        entry(Saved::AttnOutput, Block, |w| w.width, From(Products), Tokens),
+        entry(Saved::AttnOutput, Result, |w| w.width, From(Products), Tokens),
         entry(Saved::AfterAttention, Plain, |w| w.width, From(All), Tokens),
         entry(Saved::FfnNormed, Operand, dense, From(All), Chunk),
         entry(Saved::ZFfn, Plain, |w| w.z[Input::FfnNormed], From(Products), Chunk),
-        entry(Saved::FfnGate, Operand, |w| w.ffn, From(Products), Chunk),
-        entry(Saved::FfnUp, Operand, |w| w.ffn, From(Products), Chunk),
+        entry(Saved::FfnGate, Gate, |w| w.ffn, From(Products), Chunk),
+        entry(Saved::FfnUp, Gate, |w| w.ffn, From(Products), Chunk),
         entry(Saved::Gated, Operand, |w| w.ffn, From(All), Chunk),
         entry(Saved::ZDown, Plain, |w| w.z[Input::Gated], From(Products), Chunk),
-        entry(Saved::Down, Block, dense, From(Down), Chunk),
+        entry(Saved::Down, Result, dense, From(Down), Chunk),
         entry(Saved::AfterFfn, Operand, branch, From(All), Chunk),
         entry(Saved::ZGate, Plain, |w| w.z[Input::AfterFfn], From(Products), Chunk),
         entry(Saved::PerLayerInput, Plain, |w| w.per_layer, From(Products), Chunk),
         entry(Saved::InpGate, Plain, |w| w.per_layer, From(Products), Chunk),
         entry(Saved::GatedInput, Operand, |w| w.per_layer, From(All), Chunk),
         entry(Saved::ZProj, Plain, |w| w.z[Input::PerLayer], From(Products), Chunk),
-        entry(Saved::Proj, Block, branch, From(Products), Chunk),
+        entry(Saved::Proj, Result, branch, From(Products), Chunk),
         entry(Saved::MixerInput, Plain, LayerWidths::mixer_input, From(Products), Tokens),
         entry(Saved::GatedAttention, MixerOutput, LayerWidths::gated, From(All), Tokens),
         entry(Saved::DeltaGate, Plain, inner, From(Products), Tokens),
@@ -497,8 +497,8 @@ fn part_keys(w: &LayerWidths, storages: Storages) -> usize {
 /// as [`Temp::DGate`].
 pub fn lent(storages: Storages) -> &'static [Saved] {
     match storages.of(Role::Operand) {
-        Storage::Tiled => &[Saved::FfnGate, Saved::FfnUp, Saved::Gated],
         Storage::F32 => &[Saved::FfnGate, Saved::FfnUp],
+        Storage::Tiled | Storage::Blocks => &[Saved::FfnGate, Saved::FfnUp, Saved::Gated],
     }
 }
 

@@ -81,7 +81,8 @@ impl Model<'_> {
         }
         if let Some(dense) = &w.dense {
             self.dense_backward(p, batch, layer, dense, &a, &s, ddown);
-            rms_norm::backward_add(p, dhidden, &s[Temp::DNormed], after_attention, &w.ffn_norm, 1.0);
+            let dnormed = &s[Temp::DNormed].read_by(&w.ffn_norm);
+            rms_norm::backward_add(p, dhidden, dnormed, after_attention, &w.ffn_norm, 1.0);
         }
     }
 
@@ -104,10 +105,10 @@ impl Model<'_> {
         let activation = self.config().layers[layer].activation;
         let (places, gate_up) = ([&s[Temp::DGate], &s[Temp::DUp]], [&a[Saved::FfnGate], &a[Saved::FfnUp]]);
         let [dgate, dup] = gated::backward_in_place(p, places, dgated, gate_up, activation);
-        let gradients = [(gate, &dense.gate, dgate), (up, &dense.up, dup)];
+        let gradients = [(gate, &dense.gate, &dgate), (up, &dense.up, &dup)];
         let lora = batch.lora(layer, Input::FfnNormed);
-        let dnormed = Some((&s[Temp::DNormed], false));
-        linear::backward(p, dnormed, &gradients, &a[Saved::FfnNormed], lora, &a[Saved::ZFfn]);
+        let dnormed = &s[Temp::DNormed].read_by(&self.layers[layer].ffn_norm);
+        linear::backward(p, Some((dnormed, false)), &gradients, &a[Saved::FfnNormed], lora, &a[Saved::ZFfn]);
     }
 
     /// Adds to `dhidden` the part that comes through the per-layer branch.
@@ -224,7 +225,7 @@ impl Model<'_> {
         s: &ScratchActs,
     ) {
         let is_lowest = layer == batch.adapter.lowest_layer();
-        let dnormed = &s[Temp::DNormed];
+        let dnormed = &s[Temp::DNormed].read_by(&self.layers[layer].attn_norm);
         let dx = (!is_lowest).then_some((dnormed, false));
         let lora = batch.lora(layer, Input::AttnNormed);
         linear::backward(p, dx, gradients, &a[Saved::AttnNormed], lora, &a[Saved::ZAttn]);

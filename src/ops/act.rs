@@ -2,6 +2,7 @@
 
 use crate::gpu::{Binding, Recorder};
 use crate::ops::matvec::integers::Integers;
+use crate::ops::norm::Norm;
 use crate::ops::pack::Packed;
 use crate::ops::{Rows, View};
 
@@ -14,6 +15,7 @@ pub struct Act {
     kept: bool,
     passing: bool,
     by_reader: bool,
+    halves: bool,
     column: usize,
     integers: Option<Integers>,
 }
@@ -37,7 +39,15 @@ impl From<Rows> for Act {
 
 impl From<Stored> for Act {
     fn from(stored: Stored) -> Act {
-        Act { stored, kept: false, passing: false, by_reader: false, column: 0, integers: None }
+        Act {
+            stored,
+            kept: false,
+            passing: false,
+            by_reader: false,
+            halves: false,
+            column: 0,
+            integers: None,
+        }
     }
 }
 
@@ -76,6 +86,23 @@ impl Act {
     /// Lets the op that computes the values leave work to the one that reads them: to add up a product's partial sums, or a gated product.
     pub fn finished_by_reader(self) -> Act {
         Act { by_reader: true, ..self }
+    }
+
+    /// Lets a product leave the values in f16 blocks in the memory of the rows of f32. One op reads all rows that the product writes, and takes
+    /// either.
+    pub fn in_halves(self) -> Act {
+        Act { halves: true, ..self }
+    }
+
+    /// Lets a product write the tiles that their reader would pack, where these are in blocks: likewise. Has no effect on rows of f32.
+    pub fn packed_by_product(self) -> Act {
+        let halves = matches!(self.stored, Stored::Tiled { .. });
+        Act { halves, ..self }
+    }
+
+    /// The gradient of the output of `norm`: a norm with weights takes it [in f16](Act::in_halves), too.
+    pub fn read_by(&self, norm: &Norm) -> Act {
+        if norm.weight.is_some() { self.clone().in_halves() } else { self.clone() }
     }
 
     /// Has the only row stored as integers, too, where they are given.
@@ -177,6 +204,21 @@ impl Act {
                 vec![rows.buffer.clone(), tiles.place(0).0, tiles.factors_place().0]
             }
         }
+    }
+
+    /// The memory in which a product may leave `count` rows in f16 blocks, where their reader takes those.
+    pub(in crate::ops) fn halves(&self, count: usize) -> Option<Packed> {
+        match &self.stored {
+            _ if self.kept || !self.halves => None,
+            Stored::Tiled { tiles, by_reader: true, .. } if tiles.is_in_blocks() => Some(tiles.clone()),
+            Stored::F32(rows) => Packed::over(rows, count),
+            _ => None,
+        }
+    }
+
+    /// The tiles, where the values are stored as tiles alone and no reader has to pack them.
+    pub(in crate::ops) fn only_tiles(&self) -> Option<&Packed> {
+        self.tiles().filter(|_| !self.has_rows() && self.fresh().is_none())
     }
 
     /// Whether f32 rows are stored, beside tiles or alone.
@@ -283,6 +325,17 @@ impl Act {
             Stored::Tiled { tiles, .. } => tiles.tiles(),
             _ => 0,
         }
+    }
+
+    /// The factors of a row of `cols` columns, and floats from one to the next, where tiles are stored: see [`Packed`].
+    pub(in crate::ops) fn factors_of_row(&self, cols: usize) -> (u32, u32) {
+        self.tiles().map_or((1, 0), |tiles| tiles.factors_of_row(cols))
+    }
+
+    /// The values as a product left them in [`Act::halves`]: tiles that no reader has to pack.
+    pub(in crate::ops) fn left_in(self, halves: Packed) -> Act {
+        let staging = self.staging();
+        Act { stored: Stored::Tiled { tiles: halves, staging: Some(staging), by_reader: false }, ..self }
     }
 
     /// The sizes of a kernel that reads or writes either storage.

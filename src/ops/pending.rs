@@ -9,6 +9,7 @@ use crate::gpu::{Gpu, Recorder};
 use crate::ops::act::Act;
 use crate::ops::lora::Term;
 use crate::ops::norm_add::sum::Sum;
+use crate::ops::pack::Packed;
 use crate::ops::partial_sums::{self, Unsummed};
 use crate::ops::rms_norm::gradient::GradientSum;
 use crate::ops::{Rows, Unfinished, cached_gated};
@@ -17,6 +18,8 @@ use crate::ops::{Rows, Unfinished, cached_gated};
 pub struct Commands<'p, 'g> {
     rec: &'p mut Recorder<'g>,
     pending: Option<(Place, Pending)>,
+    /// What products left in f16 blocks, until it is read.
+    halves: Vec<Act>,
 }
 
 /// Some rows of an activation.
@@ -79,7 +82,7 @@ impl Pending {
 impl<'p, 'g> Commands<'p, 'g> {
     /// Commands that `rec` records.
     pub fn new(rec: &'p mut Recorder<'g>) -> Commands<'p, 'g> {
-        Commands { rec, pending: None }
+        Commands { rec, pending: None, halves: Vec::new() }
     }
 
     /// The device that they are recorded for.
@@ -139,6 +142,30 @@ impl<'p, 'g> Commands<'p, 'g> {
             self.now();
         }
         taken.map(|(_, pending)| pending)
+    }
+
+    /// Notes that a product left `act` in [`Act::halves`].
+    pub(in crate::ops) fn note_halves(&mut self, act: &Act) {
+        debug_assert!(
+            !self.halves.iter().any(|other| other.shares_memory(act)),
+            "the last ones were not read"
+        );
+        self.halves.push(act.clone());
+    }
+
+    /// The f16 blocks that a product left of `rows` rows of `act`, for the op that reads them.
+    pub(in crate::ops) fn take_halves(&mut self, act: &Act, rows: usize) -> Option<Packed> {
+        let at = self.halves.iter().position(|other| other.shares_memory(act))?;
+        self.halves.swap_remove(at);
+        act.halves(rows)
+    }
+
+    /// `rows` rows of `act` as they are: where a product left f16 blocks, the tiles of these alone.
+    pub(in crate::ops) fn as_left(&mut self, act: &Act, rows: usize) -> Act {
+        match self.take_halves(act, rows) {
+            Some(halves) => act.clone().left_in(halves),
+            None => act.clone(),
+        }
     }
 
     /// The number of partial sums in the device's scratch whose sum `rows` rows of `act` are; 0 where they are whole.

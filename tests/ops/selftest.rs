@@ -461,7 +461,7 @@ const SOFTWARE_FAULTS: [Planted; 3] = [
 ];
 
 /// Faults of kernels that write f16 tiles, for devices with f16.
-const PACKED_FAULTS: [Planted; 4] = [
+const PACKED_FAULTS: [Planted; 6] = [
     planted(
         "a norm of all heads sums up one of them",
         ("heads", "forward and backward"),
@@ -482,6 +482,20 @@ const PACKED_FAULTS: [Planted; 4] = [
         "gated/coop16",
         "return bitcast<f32>((253u - e) << 23u);",
         "return 1.0;",
+    ),
+    planted(
+        "reads the factors of the first block for all",
+        ("gated", "tiles, forward and backward"),
+        "gated/tiles",
+        "let block = part.column / 16u * params.stride + token;",
+        "let block = token;",
+    ),
+    planted(
+        "reads the factors of a norm's first block for all",
+        ("norm_add", "norms and sums as tiles"),
+        "norm_add/coop16",
+        "x_factors[c / 64u * params.x_blocks + row]",
+        "x_factors[row]",
     ),
     planted(
         "forgets the scale of an added gradient",

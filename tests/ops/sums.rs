@@ -12,7 +12,7 @@ use rullama_train::ops::norm_add::coop16::{self as norm_add, Then};
 use rullama_train::ops::pack::Packed;
 use rullama_train::ops::partial_sums::{Unsummed, add_up};
 use rullama_train::ops::rms_norm::Norm;
-use rullama_train::ops::rms_norm::coop16::{self as rms_norm, Through};
+use rullama_train::ops::rms_norm::coop16::{self as rms_norm, Gradient, Through};
 use rullama_train::reference;
 
 use super::check::{Block, Check, Outcome, run, scaled, sum, values, wide};
@@ -70,7 +70,7 @@ pub fn backward(gpu: &Gpu) -> Outcome {
         let added = scaled(0.5, &sum(&wide(&before), &rms_backward(&dnormed, &x, &w)));
         let to = Block::in_out(gpu, (0, 0), k, &before);
         backward_in_parts(gpu, &products, t, k, |rec, parts| {
-            let dy = (&unused.rows, parts);
+            let dy = Gradient::Rows(&unused.rows, parts);
             rms_norm::backward_add(rec, &to.rows, dy, &x_act, &norm, t, 0.5, Some(through));
         })?;
         check.close(&format!("added {name}"), k, &to.read(gpu, &name)?, &added)?;

@@ -47,7 +47,7 @@ static map<string, F> table() {
     t["cvt.rzi.u32.f32"] = E1(!(fl(a) > 0) ? 0 : fl(a) >= 4294967296.f ? ~0u : (u32)fl(a));
     t["cvt.rni.f32.f32"] = E1(bi(rintf(fl(a)))); t["cvt.rmi.f32.f32"] = E1(bi(floorf(fl(a)))); t["cvt.rpi.f32.f32"] = E1(bi(ceilf(fl(a)))); t["cvt.rzi.f32.f32"] = E1(bi(truncf(fl(a))));
     t["cvt.f32.f16"] = E1(bi(hf(a))); t["cvt.rn.f16.f32"] = E1(fh(fl(a))); t["cvt.rn.f16x2.f32"] = E1(fh(fl(b)) | fh(fl(a)) << 16);
-    t["mul.f16x2"] = PAIR(fh(hf(a) * hf(b))); t["add.f16x2"] = PAIR(fh(hf(a) + hf(b))); t["sub.f16x2"] = PAIR(fh(hf(a) - hf(b)));
+    t["mul.f16x2"] = t["mul.rn.f16x2"] = PAIR(fh(hf(a) * hf(b))); t["add.f16x2"] = PAIR(fh(hf(a) + hf(b))); t["sub.f16x2"] = PAIR(fh(hf(a) - hf(b)));
     t["fma.rn.f16x2"] = PAIR(fh((float)((double)hf(a) * hf(b) + hf(c)))); t["max.f16x2"] = PAIR(fh(fmaxf(hf(a), hf(b)))); t["min.f16x2"] = PAIR(fh(fminf(hf(a), hf(b))));
     t["neg.f16x2"] = E1(a ^ 0x80008000); t["abs.f16x2"] = E1(a & 0x7fff7fff); t["mul.f16"] = E1(fh(hf(a) * hf(b))); t["add.f16"] = E1(fh(hf(a) + hf(b))); t["sub.f16"] = E1(fh(hf(a) - hf(b))); t["neg.f16"] = E1(a ^ 0x8000);
     t["fma.rn.f16"] = E1(fh((float)((double)hf(a) * hf(b) + hf(c))));

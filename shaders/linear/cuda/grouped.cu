@@ -6,6 +6,7 @@ constexpr int EXPERTS = 256;    // at most
 // Twin of the buffers and of `GroupedNumbers` in src/ops/linear/cuda/grouped.rs.
 struct Arguments {
     Operands o;
+    Rows y;
     const uint32_t* counts;     // rows of each expert [E]
     const uint32_t* firsts;     // first tile of each expert [E]
     const uint32_t* choices;    // choice of each row, NONE in rows that fill a tile
@@ -58,7 +59,7 @@ __device__ __forceinline__ void run_grouped(const Arguments& a, char* memory) {
         begins[threadIdx.x] = before;
     }
     begin<ByExpert<OF_TOKENS>>(base);
-    run(a.o, a.n, ByExpert<OF_TOKENS>{a, begins}, base);
+    run(One{a.o, a.n}, a.y, ByExpert<OF_TOKENS>{a, begins}, base);
 }
 
 // x holds the rows of y.

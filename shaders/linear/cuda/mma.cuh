@@ -21,12 +21,12 @@ struct Slices {
 // Copies the slots of this block's tiles, one after the other. A thread has half a row of x in each slice, and a sixteenth of a row in each panel
 // of W. The halves of x swap in every other four rows, and the sixteenths of W change places in every other row, so that ldmatrix finds no two
 // rows in one bank. Little is left to compute for a slot: all warps wait for its barrier together.
-template <class Tiles>
+template <class Sources, class Tiles>
 struct Feed {
-    const Operands& o;
-    const Numbers& n;
+    const Sources& sources;
     const Tiles& tiles;
     uint32_t index, count;      // the tile, and all tiles
+    uint32_t product;           // of the sources
     bool low;                   // whether its slices are of z
     uint32_t left;              // its slices that are left
     const char *x, *w;          // this thread's parts of the next slot
@@ -34,15 +34,17 @@ struct Feed {
     uint32_t panels[COLUMNS / 64], there;   // bytes to a panel of W; those of a part of x: 0 where there is no row
     bool second;                // whether the slot has the second half of its panels
 
-    __device__ __forceinline__ Feed(const Operands& o, const Numbers& n, const Tiles& tiles)
-        : o(o), n(n), tiles(tiles), index(blockIdx.x), count(tiles.count()), low(false), left(0) {
+    __device__ __forceinline__ Feed(const Sources& sources, const Tiles& tiles)
+        : sources(sources), tiles(tiles), index(blockIdx.x), count(tiles.count()), product(0), low(false), left(0) {
         if (index >= count) return;
         begin();
         if (left == 0) go_on();
     }
     // Begins with x or z of a tile.
     __device__ __forceinline__ void begin() {
-        Tile tile = tiles.at(index);
+        const Operands& o = sources.operands(product);
+        const Numbers& n = sources.numbers(product);
+        Tile tile = sources.part(tiles.at(index), product);
         Slices own(n, tile, low);
         left = own.count;
         uint32_t row = threadIdx.x / 2, rows = (low ? n.z_tiles : n.tiles) * 16;
@@ -58,10 +60,10 @@ struct Feed {
 #pragma unroll
         for (uint32_t j = 0; j < COLUMNS / 64; j++) panels[j] = min(tile.column / 64 + j, across - 1) * steps * PANEL;
     }
-    // Goes on to the z or the tile that has slices next.
+    // Goes on to the z, the product or the tile that has slices next.
     __device__ __forceinline__ void go_on() {
         do {
-            if (low) index += gridDim.x;
+            if (low && ++product == sources.count) index += gridDim.x, product = 0;
             low = !low;
             if (index >= count) return;
             begin();
@@ -113,15 +115,32 @@ struct Fragments {
     }
 };
 
+// What scales this lane's rows of an operand, where a result sums several.
+template <class Sources>
+struct Ratios {
+    uint32_t of[Sources::SCALES ? 8 : 1];
+    __device__ __forceinline__ Ratios(const Sources& sources, const Tile& tile, uint32_t s) {
+        uint32_t token = tile.token + warp_token() + threadIdx.x % 32 / 4;
+#pragma unroll
+        for (int i = 0; i < 8 && Sources::SCALES; i++) of[i] = token + i * 8 < tile.rows ? sources.ratio(s, token + i * 8) : 0;
+    }
+    __device__ __forceinline__ void scale(Fragments& fragments) const {
+#pragma unroll
+        for (int i = 0; i < 16 && Sources::SCALES; i++) fragments.x[i / 4][i % 4] = times(fragments.x[i / 4][i % 4], of[i / 4 * 2 + i % 2]);
+    }
+};
+
+using Sums = float[4][8][4];     // of a warp: 16 rows and 8 columns each
+
 // Stores the sums of a warp, or adds them: no other thread has these results. Begins new ones.
-template <bool ADD, class Tiles>
-__device__ __forceinline__ void store(const Operands& o, const Numbers& n, const Tiles& tiles, const Tile& tile, float (&d)[4][8][4]) {
+template <bool ADD, class Sources, class Tiles>
+__device__ __forceinline__ void store(const Rows& rows, const Sources& sources, const Numbers& n, const Tiles& tiles, const Tile& tile, Sums& d) {
     uint32_t first = tile.column + warp_column() + neighbours_column();
 #pragma unroll
     for (int i = 0; i < 8; i++) {
         uint32_t token = tile.token + warp_token() + i * 8 + threadIdx.x % 32 / 4, source = tiles.source(tile, token);
-        float factor = source != NONE ? o.factors[source] : 0.f;
-        float* y = o.y + ((size_t)tile.part * n.rows + token) * n.stride + first;
+        float factor = source != NONE ? sources.unit(source) : 0.f;
+        float* y = rows.y + ((size_t)tile.part * n.rows + token) * n.stride + first;
         bool there = token < tile.rows;
         float4 before[4];
 #pragma unroll
@@ -137,6 +156,56 @@ __device__ __forceinline__ void store(const Operands& o, const Numbers& n, const
     }
 }
 
+template <class Sources, class Tiles>
+__device__ __forceinline__ void leave(const Rows& y, const Sources& sources, const Numbers& n, const Tiles& tiles, const Tile& tile, Sums& d) {
+    if (n.accumulate) store<true>(y, sources, n, tiles, tile, d);
+    else store<false>(y, sources, n, tiles, tile, d);
+}
+
+// Stores the sums in f16, and begins new ones. Four warps have the columns of a token: they tell each other their largest values.
+template <class Sources, class Tiles>
+__device__ __forceinline__ void leave(const Halves& y, const Sources& sources, const Numbers& n, const Tiles&, const Tile& tile, Sums& d) {
+    __shared__ float largest[COLUMNS / 64][TOKENS];
+    uint32_t row = warp_token() + threadIdx.x % 32 / 4;
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        float most = 0.f;
+#pragma unroll
+        for (int j = 0; j < 8; j++) {
+            float* v = &d[i / 2][j][i % 2 * 2];
+            if (tile.column + warp_column() + j * 8 < n.columns) most = larger(most, v[0], v[1]);
+        }
+        most = fmaxf(most, __shfl_xor_sync(~0u, most, 1)), most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
+        if (threadIdx.x % 4 == 0) largest[warp_column() / 64][row + i * 8] = most;
+    }
+    __syncthreads();
+    float scale[8];
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        float most = 0.f;
+#pragma unroll
+        for (int w = 0; w < COLUMNS / 64; w++) most = fmaxf(most, largest[w][row + i * 8]);
+        uint32_t token = tile.token + row + i * 8;
+        bool stores = warp_column() == 0 && threadIdx.x % 4 == 0 && token < tile.rows;
+        scale[i] = y.scaling_of(tile, token, most, stores ? sources.unit(token) : 0.f, stores);
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        uint32_t first = tile.token + warp_token() + i * 16;
+        float s = scale[i * 2], t = scale[i * 2 + 1];
+#pragma unroll
+        for (int j = 0; j < 8; j += 2) {
+            float(&a)[4] = d[i][j], (&b)[4] = d[i][j + 1];
+            uint4 half = rows_of_matrix(two(a[0] * s, a[1] * s), two(b[0] * s, b[1] * s), two(a[2] * t, a[3] * t), two(b[2] * t, b[3] * t));
+            uint32_t column = tile.column + warp_column() + j * 8;
+            if (first < tile.rows && column < n.columns) *y.place(column, first) = half;
+#pragma unroll
+            for (int k = 0; k < 4; k++) a[k] = b[k] = 0.f;
+        }
+    }
+    __syncthreads();    // before the next tile's largest values
+}
+
 // Every thread sees what the others wrote before.
 template <class Tiles>
 __device__ __forceinline__ void begin(uint32_t) {
@@ -149,9 +218,9 @@ __device__ __forceinline__ void wait_for_slot() {
     __syncthreads();
 }
 
-template <class Tiles>
-__device__ __forceinline__ void run(const Operands& o, const Numbers& n, const Tiles& tiles, uint32_t base) {
-    Feed<Tiles> feed(o, n, tiles);
+template <class Sources, class Tiles, class Result>
+__device__ __forceinline__ void run(const Sources& sources, const Result& y, const Tiles& tiles, uint32_t base) {
+    Feed<Sources, Tiles> feed(sources, tiles);
     for (int i = 0; i < SLOTS - 1; i++) feed.copy_next(base + i * SLOT);
     Fragments even, odd;    // slices of a slot
     float d[4][8][4] = {};
@@ -160,17 +229,23 @@ __device__ __forceinline__ void run(const Operands& o, const Numbers& n, const T
     even.read_slice(at, 0);
     for (uint32_t index = blockIdx.x, count = tiles.count(); index < count; index += gridDim.x) {
         Tile tile = tiles.at(index);
-        for (uint32_t left = Slices(n, tile, false).slots() + Slices(n, tile, true).slots(); left > 0; left--) {
-            feed.copy_next(free);
-            odd.read_slice(at, 1);
-            even.multiply_to(d);
-            free = at, at = at == base + (SLOTS - 1) * SLOT ? base : at + SLOT;
-            wait_for_slot();
-            even.read_slice(at, 0);
-            odd.multiply_to(d);
+        for (uint32_t s = 0; s < sources.count; s++) {
+            const Numbers& n = sources.numbers(s);
+            Tile part = sources.part(tile, s);
+            Ratios<Sources> ratios(sources, tile, s);
+            for (uint32_t left = Slices(n, part, false).slots() + Slices(n, part, true).slots(); left > 0; left--) {
+                feed.copy_next(free);
+                odd.read_slice(at, 1);
+                ratios.scale(even);
+                even.multiply_to(d);
+                free = at, at = at == base + (SLOTS - 1) * SLOT ? base : at + SLOT;
+                wait_for_slot();
+                even.read_slice(at, 0);
+                ratios.scale(odd);
+                odd.multiply_to(d);
+            }
         }
-        if (n.accumulate) store<true>(o, n, tiles, tile, d);
-        else store<false>(o, n, tiles, tile, d);
+        leave(y, sources, sources.numbers(0), tiles, tile, d);
     }
     asm volatile("cp.async.wait_all;" ::: "memory");
 }

@@ -64,39 +64,51 @@ __device__ __forceinline__ void multiply(float (&d)[128], const uint32_t (&x)[4]
         : "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "l"(w), "r"(add));
 }
 
-// Copies every stage of every tile of this block. One thread copies all but rows that are gathered: of these, each of 128 takes one, and zeros
-// stand for those that x lacks.
+// Copies every stage of a product's tile. One thread copies all but rows that are gathered: of these, each of 128 takes one, and zeros stand for
+// those that x lacks.
 template <class Tiles>
-__device__ __forceinline__ void feed(const Operands& o, const Numbers& n, const Tiles& tiles, uint32_t base) {
-    uint32_t stage = 0, phase = 1, own = threadIdx.x % 128, panels = (n.columns + 63) / 64;
+__device__ __forceinline__ void feed_tile(const Operands& o, const Numbers& n, const Tiles& tiles, const Tile& tile, uint32_t base, uint32_t& stage,
+                                          uint32_t& phase) {
+    uint32_t own = threadIdx.x % 128, panels = (n.columns + 63) / 64;
+    uint32_t source = Tiles::GATHERS ? tiles.source(tile, tile.token + own) : 0;
+    for (uint32_t i = tile.first; i < tile.end; i++) {
+        Stage s(o, n, i);
+        bool gathers = Tiles::GATHERS && !s.low;
+        uint32_t at = base + stage * STAGE, full = base + BARRIERS + stage * 16;
+        wait(full + 8, phase);
+        if (own == 0) {
+            uint32_t bytes = gathers ? 0 : min(s.tiles * 16 - tile.token, (uint32_t)TOKENS) * 32;
+            expect(full, s.valid * bytes + COLUMNS / 64 * PANEL);
+#pragma unroll
+            for (uint32_t j = 0; j < COLUMNS / 64; j++) {
+                size_t panel = (size_t)tile.matrix * panels + min(tile.column / 64 + j, panels - 1);
+                bulk(at + W + j * PANEL, s.w + (panel * s.count + s.index) * PANEL, PANEL, full);
+            }
+            for (uint32_t u = 0; u < s.valid && !gathers; u++)
+                bulk(at + u * SLICE, s.x + ((size_t)(s.slice + u) * s.tiles * 16 + tile.token) * 32, bytes, full);
+        }
+        if (Tiles::GATHERS) {
+            for (uint32_t u = 0; u < s.valid && gathers; u++) {
+                const char* from = s.x + ((size_t)(s.slice + u) * s.tiles * 16 + (source == NONE ? 0 : source)) * 32;
+                copy(at + u * SLICE + own * 32, from, source != NONE ? 16 : 0);
+                copy(at + u * SLICE + own * 32 + 16, from + 16, source != NONE ? 16 : 0);
+            }
+            asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(full) : "memory");
+        }
+        if (++stage == STAGES) stage = 0, phase ^= 1;
+    }
+}
+
+// Copies every stage of every tile of this block.
+template <class Sources, class Tiles>
+__device__ __forceinline__ void feed(const Sources& sources, const Tiles& tiles, uint32_t base) {
+    uint32_t stage = 0, phase = 1;
     for (uint32_t index = blockIdx.x, count = tiles.count(); index < count; index += gridDim.x) {
         Tile tile = tiles.at(index);
-        uint32_t source = Tiles::GATHERS ? tiles.source(tile, tile.token + own) : 0;
-        for (uint32_t i = tile.first; i < tile.end; i++) {
-            Stage s(o, n, i);
-            bool gathers = Tiles::GATHERS && !s.low;
-            uint32_t at = base + stage * STAGE, full = base + BARRIERS + stage * 16;
-            wait(full + 8, phase);
-            if (own == 0) {
-                uint32_t bytes = gathers ? 0 : min(s.tiles * 16 - tile.token, (uint32_t)TOKENS) * 32;
-                expect(full, s.valid * bytes + COLUMNS / 64 * PANEL);
-#pragma unroll
-                for (uint32_t j = 0; j < COLUMNS / 64; j++) {
-                    size_t panel = (size_t)tile.matrix * panels + min(tile.column / 64 + j, panels - 1);
-                    bulk(at + W + j * PANEL, s.w + (panel * s.count + s.index) * PANEL, PANEL, full);
-                }
-                for (uint32_t u = 0; u < s.valid && !gathers; u++)
-                    bulk(at + u * SLICE, s.x + ((size_t)(s.slice + u) * s.tiles * 16 + tile.token) * 32, bytes, full);
-            }
-            if (Tiles::GATHERS) {
-                for (uint32_t u = 0; u < s.valid && gathers; u++) {
-                    const char* from = s.x + ((size_t)(s.slice + u) * s.tiles * 16 + (source == NONE ? 0 : source)) * 32;
-                    copy(at + u * SLICE + own * 32, from, source != NONE ? 16 : 0);
-                    copy(at + u * SLICE + own * 32 + 16, from + 16, source != NONE ? 16 : 0);
-                }
-                asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(full) : "memory");
-            }
-            if (++stage == STAGES) stage = 0, phase ^= 1;
+        for (uint32_t s = 0; s < sources.count; s++) {
+            const Operands o = sources.operands(s);
+            const Numbers n = sources.numbers(s);
+            feed_tile(o, n, tiles, sources.part(tile, s), base, stage, phase);
         }
     }
     asm volatile("cp.async.wait_all;" ::: "memory");
@@ -118,7 +130,8 @@ struct Sum {
     __device__ __forceinline__ uint32_t full(uint32_t stage) const { return base + BARRIERS + stage * 16; }
 
     // Loads x for slice `u`; zeros where there are only `valid` of them.
-    __device__ __forceinline__ void fetch(uint32_t stage, uint32_t u, uint32_t valid) {
+    template <bool SCALES>
+    __device__ __forceinline__ void fetch(uint32_t stage, uint32_t u, uint32_t valid, uint2 ratios) {
         uint32_t r[4];
         asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                      : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
@@ -127,6 +140,7 @@ struct Sum {
 #pragma unroll
         for (int k = 0; k < 4; k++) {
             uint32_t value = turned ? r[k ^ 2] : r[k];
+            if (SCALES) value = times(value, k & 1 ? ratios.y : ratios.x);
             x[u][k] = u < valid ? value : 0;
             asm volatile("" : "+r"(x[u][k])::"memory");     // it is made before the next wgmma.fence
         }
@@ -144,28 +158,29 @@ struct Sum {
         if (before < STAGES && threadIdx.x % 32 == 0) arrive(full(before) + 8);
     }
 
-    // Sums the stages of a tile.
-    __device__ __forceinline__ void run(const Operands& o, const Numbers& n, const Tile& tile) {
-        uint32_t valid = Stage(o, n, tile.first).valid;
+    // Sums the stages of a tile, or adds them to a sum.
+    template <bool SCALES>
+    __device__ __forceinline__ void run(const Numbers& n, const Tile& tile, bool add, uint2 ratios) {
+        uint32_t valid = valid_slices(n, tile.first);
         wait(full(stage), phase);
-        fetch(stage, 0, valid), fetch(stage, 1, valid);
+        fetch<SCALES>(stage, 0, valid, ratios), fetch<SCALES>(stage, 1, valid, ratios);
         for (uint32_t i = tile.first; i < tile.end; i++) {
             bool more = i + 1 < tile.end;
             uint32_t ahead = stage + 1 == STAGES ? 0 : stage + 1;
-            issue(stage, 0, i > tile.first);
-            fetch(stage, 2, valid);
+            issue(stage, 0, add || i > tile.first);
+            fetch<SCALES>(stage, 2, valid, ratios);
             issue(stage, 1, true);
             release();
             before = stage;
-            fetch(stage, 3, valid);
+            fetch<SCALES>(stage, 3, valid, ratios);
             issue(stage, 2, true);
             if (more) {
-                valid = Stage(o, n, i + 1).valid;
+                valid = valid_slices(n, i + 1);
                 wait(full(ahead), ahead ? phase : phase ^ 1);
-                fetch(ahead, 0, valid);
+                fetch<SCALES>(ahead, 0, valid, ratios);
             }
             issue(stage, 3, true);
-            if (more) fetch(ahead, 1, valid);
+            if (more) fetch<SCALES>(ahead, 1, valid, ratios);
             if (!ahead) phase ^= 1;
             stage = ahead;
         }
@@ -186,20 +201,42 @@ __device__ __forceinline__ void put(float* to, float4 v, float factor, bool add)
         *(float4*)to = v;
 }
 
-// Stores the sums of a warpgroup.
+// This lane's two rows of x, or NONE.
 template <class Tiles>
-__device__ __forceinline__ void leave(const Operands& o, const Numbers& n, const Tiles& tiles, const Tile& tile, const float (&d)[128]) {
+__device__ __forceinline__ uint2 own_rows(const Tiles& tiles, const Tile& tile) {
     uint32_t token = tile.token + threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
-    uint32_t first = tiles.source(tile, token), second = tiles.source(tile, token + 8);
-    float f = first != NONE ? o.factors[first] : 0.f, g = second != NONE ? o.factors[second] : 0.f;
-    float* y = o.y + ((size_t)tile.part * n.rows + token) * n.stride;
+    return {tiles.source(tile, token), tiles.source(tile, token + 8)};
+}
+
+// Stores the sums of a warpgroup.
+__device__ __forceinline__ void leave(const Rows& y, const Numbers& n, const Tile& tile, float2 units, const float (&d)[128]) {
+    uint32_t token = tile.token + threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
+    float f = units.x, g = units.y;
+    float* to = y.y + ((size_t)tile.part * n.rows + token) * n.stride;
 #pragma unroll
     for (int j = 0; j < 128; j += 8) {
         float4 a = neighbours({d[j], d[j + 1]}, {d[j + 4], d[j + 5]}), b = neighbours({d[j + 2], d[j + 3]}, {d[j + 6], d[j + 7]});
         uint32_t column = tile.column + j * 2 + neighbours_column();
         if (column >= n.columns) continue;
-        if (token < tile.rows) put(y + column, a, f, n.accumulate);
-        if (token + 8 < tile.rows) put(y + (size_t)8 * n.stride + column, b, g, n.accumulate);
+        if (token < tile.rows) put(to + column, a, f, n.accumulate);
+        if (token + 8 < tile.rows) put(to + (size_t)8 * n.stride + column, b, g, n.accumulate);
+    }
+}
+
+// Stores them in f16. A warp has all 256 columns of its 16 tokens, so it knows their largest values.
+__device__ __forceinline__ void leave(const Halves& y, const Numbers& n, const Tile& tile, float2 units, const float (&d)[128]) {
+    uint32_t first = tile.token + threadIdx.x / 32 * 16, token = first + threadIdx.x % 32 / 4;
+    float most = 0.f, most_below = 0.f;
+#pragma unroll
+    for (int j = 0; j < 128; j += 4)
+        if (tile.column + j * 2 < n.columns) most = larger(most, d[j], d[j + 1]), most_below = larger(most_below, d[j + 2], d[j + 3]);
+    float s = y.scaling(tile, token, most, units.x), t = y.scaling(tile, token + 8, most_below, units.y);
+    uint4* to = y.place(tile.column, first);
+#pragma unroll
+    for (int j = 0; j < 128; j += 8) {
+        uint4 half = rows_of_matrix(two(d[j] * s, d[j + 1] * s), two(d[j + 4] * s, d[j + 5] * s), two(d[j + 2] * t, d[j + 3] * t),
+                                    two(d[j + 6] * t, d[j + 7] * t));
+        if (first < tile.rows && tile.column + j * 2 < n.columns) to[(size_t)(j / 8) * y.tiles * 32] = half;
     }
 }
 
@@ -217,18 +254,24 @@ __device__ __forceinline__ void begin(uint32_t base) {
 }
 
 // A third of the warps copies, the others multiply.
-template <class Tiles>
-__device__ __forceinline__ void run(const Operands& o, const Numbers& n, const Tiles& tiles, uint32_t base) {
+template <class Sources, class Tiles, class Result>
+__device__ __forceinline__ void run(const Sources& sources, const Result& y, const Tiles& tiles, uint32_t base) {
     if (threadIdx.x >= 256) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
-        if (Tiles::GATHERS || threadIdx.x == 256) feed(o, n, tiles, base);
+        if (Tiles::GATHERS || threadIdx.x == 256) feed(sources, tiles, base);
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
         Sum sum(base);
         for (uint32_t index = blockIdx.x, count = tiles.count(); index < count; index += gridDim.x) {
             Tile tile = tiles.at(index);
-            sum.run(o, n, tile);
-            leave(o, n, tiles, tile, sum.d);
+            uint2 rows = own_rows(tiles, tile);
+            float2 units = {rows.x != NONE ? sources.unit(rows.x) : 0.f, rows.y != NONE ? sources.unit(rows.y) : 0.f};
+            for (uint32_t s = 0; s < sources.count; s++) {
+                const Numbers n = sources.numbers(s);
+                uint2 ratios = {rows.x != NONE ? sources.ratio(s, rows.x) : 0, rows.y != NONE ? sources.ratio(s, rows.y) : 0};
+                sum.template run<Sources::SCALES>(n, sources.part(tile, s), s > 0, ratios);
+            }
+            leave(y, sources.numbers(0), tile, units, sum.d);
         }
     }
 }

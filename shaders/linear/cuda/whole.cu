@@ -3,7 +3,7 @@
 
 constexpr int TOKEN_TILES = 16;  // neighbouring blocks share W over so many tiles of tokens, and x over their columns
 
-struct Arguments { Operands o; Numbers n; };
+constexpr int MOST = 4;         // products that a result sums, at most
 
 // The tiles of a product with one matrix. They run over the tokens of a group, then over the columns.
 struct Whole {
@@ -24,10 +24,34 @@ struct Whole {
     }
 };
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1) product(const __grid_constant__ Arguments a) {
+template <class Sources, class Result>
+__device__ __forceinline__ void run_whole(const Sources& sources, const Result& y) {
     extern __shared__ __align__(1024) char memory[];
     uint32_t base = (uint32_t)__cvta_generic_to_shared(memory);
     begin<Whole>(base);
     wait_for_previous();
-    run(a.o, a.n, Whole{a.n}, base);
+    run(sources, y, Whole{sources.numbers(0)}, base);
+}
+
+struct Arguments { Operands o; Rows y; Numbers n; };
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1) product(const __grid_constant__ Arguments a) {
+    run_whole(One{a.o, a.n}, a.y);
+}
+
+// The buffers come before the numbers of both.
+struct HalfArguments { Operands o; uint4* y; float* factors; Numbers n; uint32_t tiles, stride; };
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1) product_in_halves(const __grid_constant__ HalfArguments a) {
+    run_whole(One{a.o, a.n}, Halves{a.y, a.factors, a.tiles, a.stride});
+}
+
+struct SumArguments { Operands o[MOST]; uint4* y; float* factors; Numbers n[MOST]; uint32_t count, tiles, stride; };
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1) sum_in_halves(const __grid_constant__ SumArguments a) {
+    run_whole(Several<false>{a.o, a.n, a.count}, Halves{a.y, a.factors, a.tiles, a.stride});
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1) sum_of_alike_in_halves(const __grid_constant__ SumArguments a) {
+    run_whole(Several<true>{a.o, a.n, a.count}, Halves{a.y, a.factors, a.tiles, a.stride});
 }

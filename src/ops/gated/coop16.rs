@@ -20,20 +20,23 @@ struct Params {
     packed4: u32,
     x_tiles: u32,
     stored: u32,
+    blocks: u32,
+    stride: u32,
+    own: u32,
 }
 
-/// `y = activation(gate)·up` over `rows` rows. Gate and up are stored alike.
+/// `y = activation(gate)·up` over `rows` rows of f32. Gate and up that are to be packed are stored alike.
 pub fn forward(rec: &mut Recorder, y: &Packed, gate: &Act, up: &Act, activation: Activation, rows: usize) {
     let mut bindings = gate.bind_source(1, 8, 10);
     bindings.extend(up.bind_source(2, 9, 11));
     bindings.extend([y.bind(4), y.bind_factors(5)]);
-    let kernel = Kernel::new("gated/coop16", "forward").with_sizes(gate.source_sizes());
-    let tiles = [y.tiles(), gate.tile_stride()];
-    debug_assert_eq!(gate.tile_stride(), up.tile_stride(), "gate and up are stored alike");
-    dispatch(rec, kernel, tiles, gate.staging().stride, (activation, rows, gate.is_stored()), &bindings);
+    let [_, rounded] = gate.source_sizes();
+    let kernel = Kernel::new("gated/coop16", "forward").with_sizes([rounded]);
+    let stored = gate.tiles().filter(|_| gate.is_stored());
+    dispatch(rec, kernel, y.tiles(), stored, gate.staging().stride, (activation, rows), &bindings);
 }
 
-/// Replaces `gate` and `up` by their gradients.
+/// Replaces `gate` and `up` by their gradients, whose factors [`Packed::by_row`] has.
 pub fn backward(
     rec: &mut Recorder,
     [gate, up]: [&Packed; 2],
@@ -43,25 +46,30 @@ pub fn backward(
 ) {
     debug_assert_eq!(gate.tiles(), up.tiles(), "gate and up are stored alike");
     let bindings = [dy.bind(3), gate.bind(4), gate.bind_factors(5), up.bind(6), up.bind_factors(7)];
-    let kernel = Kernel::new("gated/coop16", "backward").with_sizes([("MATRICES", 0), ("ROUNDED", 0)]);
-    dispatch(rec, kernel, [gate.tiles(), 0], dy.stride, (activation, rows, false), &bindings);
+    let kernel = Kernel::new("gated/coop16", "backward").with_sizes([("ROUNDED", 0)]);
+    dispatch(rec, kernel, gate.tiles(), Some(gate), dy.stride, (activation, rows), &bindings);
 }
 
 fn dispatch(
     rec: &mut Recorder,
     kernel: Kernel,
-    [tiles, x_tiles]: [u32; 2],
+    tiles: u32,
+    stored: Option<&Packed>,
     cols: usize,
-    (activation, rows, stored): (Activation, usize, bool),
+    (activation, rows): (Activation, usize),
     bindings: &[Binding],
 ) {
+    let (blocks, stride) = stored.map_or((1, 0), |stored| stored.factors_of_row(cols));
     let params = Params {
         rows: rows as u32,
         tiles,
         cols4: (cols / 4) as u32,
         packed4: (cols.next_multiple_of(64) / 4) as u32,
-        x_tiles,
-        stored: u32::from(stored),
+        x_tiles: stored.map_or(0, Packed::tiles),
+        stored: u32::from(stored.is_some()),
+        blocks,
+        stride,
+        own: stored.map_or(0, Packed::own) as u32,
     };
     let threads = rec.gpu().threads_of_row(THREADS);
     let each = (cols.next_multiple_of(64) / 4).div_ceil(threads) as u32;

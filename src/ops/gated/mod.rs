@@ -6,6 +6,7 @@ pub mod grouped;
 pub mod grouped_coop16;
 pub mod kernels;
 pub mod plain;
+pub mod tiles;
 
 use crate::base::config::Activation;
 use crate::ops::act::Act;
@@ -20,9 +21,15 @@ pub fn forward(p: &mut Pass, y: &Act, gate: &Act, up: &Act, activation: Activati
     if p.decoding.is_some() {
         return decoded(p, y, gate, up, activation);
     }
-    match y.tiles() {
-        Some(tiles) => coop16::forward(p.rec.now(), tiles, gate, up, activation, p.tokens),
-        None => plain::forward(p.rec.now(), y.rows(), gate.rows(), up.rows(), activation, p.tokens),
+    let Some(y) = y.tiles() else {
+        return plain::forward(p.rec.now(), y.rows(), gate.rows(), up.rows(), activation, p.tokens);
+    };
+    match [gate, up].map(|x| p.rec.take_halves(x, p.tokens).or_else(|| x.only_tiles().cloned())) {
+        [Some(gate_tiles), Some(up)] => {
+            let cols = gate.staging().stride;
+            tiles::forward(p.rec.now(), y, [&gate_tiles, &up], cols, activation, p.tokens);
+        }
+        _ => coop16::forward(p.rec.now(), y, gate, up, activation, p.tokens),
     }
 }
 
@@ -54,18 +61,27 @@ pub fn backward(
 }
 
 /// The gradients of gate and up: in their place where they are stored as tiles, else in `places`.
-pub fn backward_in_place<'a>(
+pub fn backward_in_place(
     p: &mut Pass,
-    places: [&'a Act; 2],
+    places: [&Act; 2],
     dy: &Act,
-    [gate, up]: [&'a Act; 2],
+    [gate, up]: [&Act; 2],
     activation: Activation,
-) -> [&'a Act; 2] {
-    if let (Some(gate_tiles), Some(up_tiles)) = (gate.tiles(), up.tiles()) {
-        coop16::backward(p.rec.now(), [gate_tiles, up_tiles], dy.rows(), activation, p.tokens);
-        return [gate, up];
+) -> [Act; 2] {
+    if let (Some(gate), Some(up)) = (gate.tiles(), up.tiles()) {
+        match p.rec.take_halves(dy, p.tokens) {
+            Some(halves) => {
+                let cols = dy.rows().stride;
+                tiles::backward(p.rec.now(), [gate, up], &halves, cols, activation, p.tokens);
+                let dgate = gate.by_row();
+                let dup = up.scaled_as(&dgate);
+                return [dgate, dup].map(|tiles| Act::tiled(tiles, None));
+            }
+            None => coop16::backward(p.rec.now(), [gate, up], dy.rows(), activation, p.tokens),
+        }
+        return [gate, up].map(|tiles| Act::tiled(tiles.by_row(), None));
     }
     let [dgate, dup] = places;
     backward(p, dgate, Some(dup), dy, gate, up, activation);
-    places
+    places.map(Act::clone)
 }

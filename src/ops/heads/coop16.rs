@@ -14,6 +14,8 @@ struct Params {
     rows: u32,
     tiles: u32,
     x_tiles: u32,
+    x_blocks: u32,
+    x_count: u32,
     stored: u32,
     heads: u32,
     half4: u32,
@@ -79,10 +81,13 @@ fn dispatch(
 ) {
     let (norm, last) = (norms[0], norms[norms.len() - 1]);
     let head_size = norm.head_size(heads);
+    let (x_count, x_blocks) = x[0].factors_of_row(heads * head_size);
     let params = Params {
         rows: rows as u32,
         tiles: y[0].tiles(),
         x_tiles: x[0].tile_stride(),
+        x_blocks,
+        x_count,
         stored: u32::from(x[0].is_stored()),
         heads: heads as u32,
         half4: (head_size / 8) as u32,

@@ -1,9 +1,11 @@
 //! [`super::forward`] and [`super::backward`] on 16×16 matrices: operands that are stored in f32 are packed first.
 
 use super::coop16::{LowRank, Product};
+use super::cuda::Panels;
 use super::{Projection, adapter_input, cuda, finish, masked_backward, matrices, operand};
 use crate::base::Module;
 use crate::gpu::Recorder;
+use crate::ops::Weight;
 use crate::ops::act::Act;
 use crate::ops::lora::coop16::gradient_a;
 use crate::ops::lora::coop16_gradients::{Beside, Gradient, MOST, gradients as adapter_gradients};
@@ -40,8 +42,9 @@ pub fn forward(
     if let Some(lora) = lora.filter(|lora| lora.mask.is_some()) {
         scratch.thin.pack_alike(p.rec.now(), z.rows().all(), lora.group.a.value.rows, rows, &x);
     }
+    let halves = halves(p.rec.now(), scratch, &outputs, lora, rows);
     let mut unsummed = unsummed(&outputs, rows);
-    for (module, weight, y) in &outputs {
+    for (i, (module, weight, y)) in outputs.iter().enumerate() {
         let term = lora.and_then(|lora| {
             let member = lora.group.member(*module)?;
             Some(LowRank {
@@ -53,12 +56,35 @@ pub fn forward(
                 scale: lora.scale,
             })
         });
-        let y = y.staging();
-        let product = Product { lora: term.as_ref(), ..Product::new(y.all(), &x, weight, rows) };
-        matrices::forward(p.rec.now(), scratch, &product, unsummed.as_mut());
+        let staging = y.staging();
+        let product = Product { lora: term.as_ref(), ..Product::new(staging.all(), &x, weight, rows) };
+        match halves.as_ref().zip(scratch.panels.as_ref()) {
+            Some((halves, panels)) => {
+                cuda::forward(p.rec.now(), panels, &product, Some(&halves[i]));
+                p.rec.note_halves(y);
+            }
+            None => matrices::forward(p.rec.now(), scratch, &product, unsummed.as_mut()),
+        }
     }
     outputs.iter().for_each(|(_, weight, y)| finish(p, weight, y));
     p.rec.leave_parts(outputs[0].2, rows, unsummed, false);
+}
+
+/// The memory of all outputs in f16 blocks, where their reader takes these and a kernel of CUDA can leave them.
+fn halves(
+    rec: &Recorder,
+    scratch: &Operands,
+    outputs: &[&Projection],
+    lora: Option<Lora>,
+    rows: usize,
+) -> Option<Vec<Packed>> {
+    let panels = scratch.panels.as_ref()?;
+    let rank = |module: Module| lora.filter(|l| l.group.member(module).is_some()).map_or(0, |l| l.rank);
+    let of = |(module, w, y): &&Projection| {
+        let leaves = w.bias.is_none() && cuda::leaves_halves(rec, panels, w, rank(*module), rows);
+        y.halves(rows).filter(|_| leaves)
+    };
+    outputs.iter().map(of).collect()
 }
 
 /// Room for the partial sums of the only output, where its reader adds them up.
@@ -87,6 +113,7 @@ pub fn backward(
     let tiled = gradients.iter().all(|(.., dy)| dy.tiles().is_some());
     let dx_parts = dx.filter(|(dx, _)| tiled && dx.is_finished_by_reader());
     let mut unsummed = dx_parts.and_then(|(dx, _)| unsummed_gradient(p, scratch, dx, gradients, lora));
+    let halves = dx.and_then(|dx| half_gradient(p.rec.now(), scratch, dx, gradients, lora, p.tokens));
     let mut first = 0;
     for some in gradients.chunks(if tiled { gradients.len().max(1) } else { 1 }) {
         let dys: Vec<&Packed> = some
@@ -95,6 +122,11 @@ pub fn backward(
             .collect();
         let a = input.filter(|_| last.is_some_and(|last| (first..first + some.len()).contains(&last)));
         let mut beside = lora.and_then(|lora| adapter_backward(p, &scratch.thin, lora, some, &dys, z, a));
+        if let Some(((halves, panels), (dx, _))) = halves.as_ref().zip(scratch.panels.as_ref()).zip(dx) {
+            half_products(p, panels, halves, some, &dys, lora, &scratch.thin);
+            p.rec.note_halves(dx);
+            continue;
+        }
         for (i, ((module, weight, _), dy)) in some.iter().zip(dys).enumerate() {
             let Some((dx, accumulate)) = dx else { continue };
             let term = lora.and_then(|lora| term_backward(lora, *module, &scratch.thin));
@@ -114,6 +146,49 @@ pub fn backward(
     if let Some((dx, accumulate)) = dx {
         p.rec.leave_parts(dx, p.tokens, unsummed, accumulate);
     }
+}
+
+/// The memory of the gradient of an input in f16 blocks, where its reader takes these and a kernel of CUDA can leave them: every operand is
+/// stored.
+fn half_gradient(
+    rec: &Recorder,
+    scratch: &Operands,
+    (dx, accumulate): (&Act, bool),
+    gradients: &[Projection],
+    lora: Option<Lora>,
+    rows: usize,
+) -> Option<Packed> {
+    let panels = scratch.panels.as_ref()?;
+    let matrices: Vec<&Weight> = gradients.iter().map(|(_, w, _)| *w).collect();
+    let masked = lora.is_some_and(|lora| lora.mask.is_some());
+    let is_stored = gradients.iter().all(|(.., dy)| dy.tiles().is_some()) || gradients.len() == 1;
+    let rank = lora.map_or(0, |lora| lora.rank);
+    let leaves = !accumulate && !masked && is_stored;
+    let leaves = leaves && rows > FEW && cuda::leaves_half_gradients(rec, panels, &matrices, rank, rows);
+    dx.halves(rows).filter(|_| leaves)
+}
+
+/// The gradient of an input, by one kernel of CUDA for all matrices.
+fn half_products(
+    p: &mut Pass,
+    panels: &Panels,
+    dx: &Packed,
+    gradients: &[Projection],
+    dys: &[&Packed],
+    lora: Option<Lora>,
+    u: &Packed,
+) {
+    let (rows, nowhere) = (p.tokens, p.scratch.u.all());
+    let term = |(module, ..): &Projection| lora.and_then(|lora| term_backward(lora, *module, u));
+    let terms: Vec<Option<LowRank>> = gradients.iter().map(term).collect();
+    let of_terms = gradients.iter().zip(dys).zip(&terms);
+    let products: Vec<Product> = of_terms
+        .map(|(((_, weight, _), dy), term)| Product {
+            lora: term.as_ref(),
+            ..Product::new(nowhere, dy, weight, rows)
+        })
+        .collect();
+    cuda::backward_in_halves(p.rec.now(), panels, &products, dx);
 }
 
 /// Room for the partial sums of the gradient of an input, where nothing but kernels that leave them computes it.

@@ -9,10 +9,10 @@ use crate::ops::pass::Operands;
 
 /// See [`coop16::forward_onto`]; nothing is left in parts where a kernel of CUDA runs.
 pub fn forward(rec: &mut Recorder, scratch: &Operands, product: &Product, unsummed: Option<&mut Unsummed>) {
-    let &Product { y, x, w, scale, lora, rows, .. } = product;
+    let &Product { w, rows, .. } = product;
     match &scratch.panels {
         Some(panels) if cuda::is_worth(rec, [rows, w.rows, w.cols]) => {
-            cuda::forward(rec, panels, y, x, w, scale, lora, rows);
+            cuda::forward(rec, panels, product, None);
         }
         _ => coop16::forward_onto(rec, product, unsummed),
     }
@@ -26,13 +26,13 @@ pub fn backward(
     unsummed: Option<&mut Unsummed>,
     beside: Option<Beside>,
 ) {
-    let &Product { y: dx, x: dy, w, scale, lora, rows, accumulate } = product;
+    let &Product { w, rows, .. } = product;
     match &scratch.panels {
         Some(panels) if cuda::is_worth(rec, [rows, w.cols, w.rows]) => {
             if let Some(beside) = beside {
                 beside.dispatch(rec);
             }
-            cuda::backward(rec, panels, dx, dy, w, scale, lora, rows, accumulate);
+            cuda::backward(rec, panels, product);
         }
         _ => coop16::backward_onto(rec, product, unsummed, beside),
     }

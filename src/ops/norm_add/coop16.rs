@@ -15,6 +15,8 @@ struct Params {
     rows: u32,
     tiles: u32,
     x_tiles: u32,
+    x_blocks: u32,
+    x_count: u32,
     y_tiles: u32,
     width4: u32,
     packed4: u32,
@@ -55,10 +57,13 @@ pub fn forward(
         Then::Norm(next) => (Some(next), None),
         Then::NormOfTiles(next, tiles) => (Some(next), Some(tiles)),
     };
+    let (x_count, x_blocks) = x.factors_of_row(norm.width);
     let params = Params {
         rows: rows as u32,
         tiles: packed.tiles(),
         x_tiles: x.tile_stride(),
+        x_blocks,
+        x_count,
         y_tiles: kept.map_or(0, Packed::tiles),
         width4: (norm.width / 4) as u32,
         packed4: (norm.width.next_multiple_of(64) / 4) as u32,

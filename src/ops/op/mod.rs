@@ -163,6 +163,7 @@ pub static OPS: [Op; 36] = [
         &[
             ("plain", activations),
             ("coop16", gates),
+            ("tiles", activations),
             ("grouped", activations),
             ("grouped_coop16", activations),
         ],

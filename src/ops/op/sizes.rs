@@ -168,13 +168,13 @@ pub(super) fn cached_gates() -> Vec<Sizes> {
 
 pub(super) fn gates() -> Vec<Sizes> {
     let [gelu, silu, oai] = Activation::ALL.map(gated::sizes);
-    let sizes = |(each, matrices, rounded, activation): (u32, u32, u32, [(&'static str, u32); 2])| {
-        let sizes = [("EACH", each), ("THREADS", 256), ("MATRICES", matrices), ("ROUNDED", rounded)];
+    let sizes = |(each, rounded, activation): (u32, u32, [(&'static str, u32); 2])| {
+        let sizes = [("EACH", each), ("THREADS", 256), ("ROUNDED", rounded)];
         [&sizes[..], &activation[..]].concat()
     };
-    let packed = [(12, 1, 0, gelu), (21, 0, 1, gelu), (1, 1, 0, silu), (12, 0, 1, oai)];
+    let packed = [(21, 1, gelu), (1, 1, silu), (12, 1, oai)];
     let rows = [(1, gelu), (6, gelu), (12, gelu), (21, gelu), (1, silu), (21, silu), (12, oai)];
-    rows.map(|(each, activation)| (each, 0, 0, activation)).into_iter().chain(packed).map(sizes).collect()
+    rows.map(|(each, activation)| (each, 0, activation)).into_iter().chain(packed).map(sizes).collect()
 }
 
 pub(super) fn deltas() -> Vec<Sizes> {
@@ -292,8 +292,13 @@ pub(super) fn norms_packed() -> Vec<Sizes> {
     let passed = [[6, 1, 1, 0, 0, 1, 0, 1], [21, 1, 1, 1, 0, 1, 0, 1], [12, 1, 1, 0, 0, 1, 1, 0]];
     let summed = [[6, 1, 0, 0, 1, 1, 0, 1], [6, 1, 0, 0, 1, 1, 1, 0]];
     let names = ["EACH", "STORES", "ADDS", "ADDED_MATRICES", "SUMS", "PACKS", "IDENTITY", "MATRICES"];
-    let all = packed.into_iter().chain(added).chain(passed).chain(summed);
-    all.map(|values| names.into_iter().zip(values).collect()).collect()
+    let of_rows = packed.into_iter().chain(added).chain(passed).chain(summed).map(|values| (values, 0));
+    let of_halves = added.into_iter().chain(passed).map(|values| (values, 1));
+    let sizes = |(values, halves)| {
+        let all: Sizes = names.into_iter().zip(values).collect();
+        [&all[..], &[("HALVES", halves)]].concat()
+    };
+    of_rows.chain(of_halves).map(sizes).collect()
 }
 
 pub(super) fn norms_added() -> Vec<Sizes> {

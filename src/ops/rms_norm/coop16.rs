@@ -18,13 +18,26 @@ struct Params {
     rows: u32,
     tiles: u32,
     x_tiles: u32,
+    x_blocks: u32,
     added_tiles: u32,
+    added_blocks: u32,
     width4: u32,
     packed4: u32,
     eps: f32,
     added_eps: f32,
     scale: f32,
     parts: u32,
+    dy_tiles: u32,
+    dy_blocks: u32,
+}
+
+/// The gradient of a norm's output.
+#[derive(Clone, Copy)]
+pub enum Gradient<'a> {
+    /// Rows of f32; or above 0 parts their sum: see [`crate::ops::partial_sums::Unsummed`].
+    Rows(&'a Rows, u32),
+    /// f16 blocks.
+    Halves(&'a Packed),
 }
 
 /// A norm that a gradient passes: what the norm read, and where the gradient of that goes.
@@ -52,21 +65,26 @@ pub fn backward(rec: &mut Recorder, dx: &Packed, dy: &Rows, x: &Act, norm: &Norm
     kernel.dispatch(rec);
 }
 
-/// `dx = scale·(dx + (∂norm/∂x)ᵀ·dy)` in f32, for a norm with weights; `x` may come packed. With `parts`, `dy` is their sum: see
-/// [`crate::ops::partial_sums::Unsummed`]. The gradient `dx` then goes `through` another norm of the same width, with weights, or is packed as it is where that is none.
+/// `dx = scale·(dx + (∂norm/∂x)ᵀ·dy)` in f32, for a norm with weights; `x` may come packed. The
+/// gradient `dx` then goes `through` another norm of the same width, with weights, or is packed as it is where that is none.
 pub fn backward_add(
     rec: &mut Recorder,
     dx: &Rows,
-    (dy, parts): (&Rows, u32),
+    dy: Gradient,
     x: &Act,
     norm: &Norm,
     rows: usize,
     scale: f32,
     through: Option<Through>,
 ) {
-    let dy = partial_sums::operand(rec, dy, parts, 5);
-    let mut kernel = Backward::new(norm, rows, dy, parts.max(1));
-    kernel.params = Params { added_tiles: x.tile_stride(), added_eps: norm.eps, scale, ..kernel.params };
+    let mut kernel = match dy {
+        Gradient::Rows(dy, parts) => {
+            Backward::new(norm, rows, partial_sums::operand(rec, dy, parts, 5), parts.max(1))
+        }
+        Gradient::Halves(dy) => Backward::of_halves(norm, rows, dy),
+    };
+    let (added_tiles, added_blocks) = (x.tile_stride(), x.factors_of_row(norm.width).1);
+    kernel.params = Params { added_tiles, added_blocks, added_eps: norm.eps, scale, ..kernel.params };
     kernel.sizes.extend([("ADDS", 1), ("ADDED_MATRICES", u32::from(x.tile_stride() > 0))]);
     kernel.bindings.push(dx.bind(6));
     kernel.bindings.extend(x.bind(9, 10));
@@ -98,8 +116,19 @@ impl<'a> Backward<'a> {
         Backward { params: Params { parts, ..params(norm, rows) }, sizes: Vec::new(), bindings: vec![dy] }
     }
 
+    fn of_halves(norm: &Norm, rows: usize, dy: &'a Packed) -> Backward<'a> {
+        let mut kernel = Backward::new(norm, rows, dy.bind(5), 1);
+        kernel.params.dy_tiles = dy.tiles();
+        kernel.params.dy_blocks = dy.factors_of_row(norm.width).1;
+        kernel.sizes.push(("HALVES", 1));
+        kernel.bindings.push(dy.bind_factors(12));
+        kernel
+    }
+
     fn pass(&mut self, rec: &Recorder<'a>, Through { dx, x, norm }: Through<'a>) {
-        self.params = Params { tiles: dx.tiles(), x_tiles: x.tile_stride(), eps: norm.eps, ..self.params };
+        let (tiles, x_tiles) = (dx.tiles(), x.tile_stride());
+        let x_blocks = x.factors_of_row(norm.width).1;
+        self.params = Params { tiles, x_tiles, x_blocks, eps: norm.eps, ..self.params };
         self.sizes.extend([("PACKS", 1), norm.size(), ("MATRICES", u32::from(x.tile_stride() > 0))]);
         self.bindings.extend([dx.bind(3), dx.bind_factors(4)]);
         if !norm.identity {
@@ -134,7 +163,7 @@ fn dispatch(
     let each = (params.packed4 as usize).div_ceil(THREADS) as u32;
     let size = |name| sizes.iter().find(|(n, _)| *n == name).map_or(0, |(_, value)| *value);
     let stores = size("ADDS").max(size("SUMS"));
-    let names = ["ADDS", "ADDED_MATRICES", "SUMS", "PACKS", "IDENTITY", "MATRICES"];
+    let names = ["ADDS", "ADDED_MATRICES", "SUMS", "PACKS", "IDENTITY", "MATRICES", "HALVES"];
     let kernel = Kernel::new("rms_norm/coop16", entry)
         .with_sizes([("EACH", each), ("STORES", stores)])
         .with_sizes(names.map(|name| (name, size(name))));

@@ -5,8 +5,9 @@ use crate::gpu::Recorder;
 use crate::ops::Rows;
 use crate::ops::act::Act;
 use crate::ops::norm::Norm;
+use crate::ops::pack::Packed;
 use crate::ops::partial_sums;
-use coop16::Through;
+use coop16::{Gradient, Through};
 
 /// `dx = scale·(dx + (∂norm/∂x)ᵀ·dy)`.
 pub(in crate::ops) struct GradientSum {
@@ -14,6 +15,8 @@ pub(in crate::ops) struct GradientSum {
     pub dy: Rows,
     /// Partial sums of `dy` in the device's scratch; 0 if it is whole.
     pub parts: u32,
+    /// `dy` in f16 blocks, where a product left these.
+    pub halves: Option<Packed>,
     /// The norm's input.
     pub x: Act,
     /// The norm.
@@ -46,7 +49,10 @@ impl GradientSum {
     }
 
     fn in_one_kernel(&self, rec: &mut Recorder, dx: &Rows, next: Option<Through>, rows: usize) {
-        let dy = (&self.dy, self.parts);
+        let dy = match &self.halves {
+            Some(halves) => Gradient::Halves(halves),
+            None => Gradient::Rows(&self.dy, self.parts),
+        };
         coop16::backward_add(rec, dx, dy, &self.x, &self.norm, rows, self.scale, next);
     }
 }

@@ -162,7 +162,7 @@ impl<'a> Product<'a> {
                 let expert = first_expert + first;
                 let low =
                     lora.as_ref().map(|(_, low)| LowStack { first: low.first + expert * low.stride, ..*low });
-                let low_at = make(rec, panels, self.way, &part, scale, low.as_ref());
+                let low_at = make(rec, (panels, 0), self.way, &part, scale, low.as_ref());
                 let z = lora.as_ref().map(|(lora, _)| (*lora, low_at));
                 self.launch(rec, panels, y, x, [columns, summed], z, expert..expert + count, accumulate);
             }

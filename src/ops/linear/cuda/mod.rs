@@ -6,11 +6,14 @@
 pub mod grouped;
 mod panels;
 
+use std::ffi::CStr;
+
 use bytemuck::Zeroable;
 
 use super::coop16::LowRank;
 use crate::gpu::{Launch, MatrixInstructions, Recorder, Texts, texts};
-use crate::ops::pack::Packed;
+use crate::ops::linear::coop16::Product as Whole;
+use crate::ops::pack::{FACTOR_COLUMNS, Packed};
 use crate::ops::partial_sums::{self, Target};
 use crate::ops::{View, Weight};
 
@@ -18,7 +21,7 @@ use panels::{LowStack, Stack, bytes, make};
 pub use panels::{Panels, Way, head_bytes, panel_bytes, product_bytes};
 
 /// Columns that a block computes at a time.
-const COLUMNS: usize = 256;
+const COLUMNS: usize = FACTOR_COLUMNS;
 /// Tokens that a block computes at a time.
 pub const TOKENS: usize = 128;
 /// Steps of the sum that one matrix instruction takes.
@@ -51,6 +54,28 @@ struct Numbers {
     accumulate: u32,
     part_stages: u32,
     parts: u32,
+}
+
+/// Most products that a result in f16 blocks sums.
+const MOST_SUMMED: usize = 4;
+
+/// Twin of the numbers of `HalfArguments` in shaders/linear/cuda/whole.cu.
+#[repr(C)]
+#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+struct HalfNumbers {
+    product: Numbers,
+    tiles: u32,
+    stride: u32,
+}
+
+/// Twin of those of `SumArguments`.
+#[repr(C)]
+#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+struct SumNumbers {
+    products: [Numbers; MOST_SUMMED],
+    count: u32,
+    tiles: u32,
+    stride: u32,
 }
 
 /// Most parts of a sum.
@@ -95,19 +120,38 @@ fn blocks(rows: usize, columns: usize) -> usize {
     columns.div_ceil(COLUMNS) * rows.div_ceil(TOKENS)
 }
 
-/// `y = scale·x·Wᵀ + lora.scale·z·Bᵀ`, as [`super::coop16::forward`].
-pub fn forward(
-    rec: &mut Recorder,
+/// Whether [`forward`] may leave a product of `rows` tokens with `w`, with an adapter of rank `rank`, in f16 blocks: every launch writes whole
+/// ones, and no sum is split.
+pub fn leaves_halves(rec: &Recorder, panels: &Panels, w: &Weight, rank: usize, rows: usize) -> bool {
+    let launches = parts(panels, w, rank);
+    let whole = |part: &Part| {
+        let summed = [rows, part.rows.next_multiple_of(4), w.cols];
+        part.row().is_multiple_of(COLUMNS) && parts_of(rec, summed) == 1
+    };
+    is_worth(rec, [rows, w.rows, w.cols]) && launches.iter().all(whole)
+}
+
+/// Whether [`backward_in_halves`] may sum the gradients of the input of some matrices over `rows` rows: there is room for the panels of all,
+/// with adapters of rank `rank`, and no sum is split.
+pub fn leaves_half_gradients(
+    rec: &Recorder,
     panels: &Panels,
-    y: View,
-    x: &Packed,
-    w: &Weight,
-    scale: f32,
-    lora: Option<&LowRank>,
+    matrices: &[&Weight],
+    rank: usize,
     rows: usize,
-) {
+) -> bool {
+    let Some(first) = matrices.first().filter(|_| matrices.len() <= MOST_SUMMED) else { return false };
+    let shape = [rows, first.cols, matrices.iter().map(|w| w.rows).sum()];
+    let bytes: u64 = matrices.iter().map(|w| bytes(w.cols, w.rows) + bytes(w.cols, rank)).sum();
+    let is_whole = matrices.iter().all(|w| w.tiles.len() == 1) && bytes <= panels.buffer().size();
+    is_whole && is_worth(rec, shape) && parts_of(rec, shape) == 1
+}
+
+/// `y = scale·x·Wᵀ + lora.scale·z·Bᵀ`, as [`super::coop16::forward`]; in the blocks `halves` where they are given.
+pub fn forward(rec: &mut Recorder, panels: &Panels, product: &Whole, halves: Option<&Packed>) {
+    let Whole { y, x, w, scale, lora, rows, .. } = *product;
     for part in parts(panels, w, lora.map_or(0, |l| l.rank)) {
-        let low_at = part.make(rec, panels, Way::Forward, scale, lora);
+        let low_at = part.make(rec, (panels, 0), Way::Forward, scale, lora);
         let low = lora.map(|lora| Low { lora, at: low_at });
         let product = Product {
             name: "linear/cuda.forward",
@@ -118,25 +162,36 @@ pub fn forward(
             columns: part.rows.next_multiple_of(4),
             accumulate: false,
         };
-        product.launch(rec, panels, low, rows);
+        let source = Source { product, low, panels: (panels.buffer().clone(), 0) };
+        match halves {
+            Some(halves) => launch_in_halves(rec, &[source], (halves, part.row()), rows),
+            None => source.launch(rec, rows),
+        }
     }
 }
 
-/// `dx = scale·dy·W + u·A`, added to `dx` where `accumulate`, as [`super::coop16::backward`].
-pub fn backward(
-    rec: &mut Recorder,
-    panels: &Panels,
-    dx: View,
-    dy: &Packed,
-    w: &Weight,
-    scale: f32,
-    lora: Option<&LowRank>,
-    rows: usize,
-    accumulate: bool,
-) {
+/// `dx = Σ scale·dy·W + u·A` over some matrices, in f16 blocks: see [`leaves_half_gradients`].
+pub fn backward_in_halves(rec: &mut Recorder, panels: &Panels, products: &[Whole], dx: &Packed) {
+    let mut at = 0;
+    let mut sources = Vec::new();
+    for &Whole { y, x, w, scale, lora, .. } in products {
+        let part = Part { weight: w, tile: 0, first: 0, rows: w.rows };
+        let low_at = part.make(rec, (panels, at), Way::Backward, scale, lora);
+        let low = lora.map(|lora| Low { lora, at: low_at });
+        let (name, columns) = ("linear/cuda.backward", w.cols);
+        let product = Product { name, x, first: 0, summed: w.rows, y, columns, accumulate: false };
+        sources.push(Source { product, low, panels: (panels.buffer().clone(), at) });
+        at = low_at + bytes(w.cols, lora.map_or(0, |lora| lora.rank));
+    }
+    launch_in_halves(rec, &sources, (dx, 0), products[0].rows);
+}
+
+/// `dx = scale·dy·W + u·A`, added to `dx` where the product accumulates, as [`super::coop16::backward`].
+pub fn backward(rec: &mut Recorder, panels: &Panels, product: &Whole) {
+    let Whole { y: dx, x: dy, w, scale, lora, rows, accumulate } = *product;
     for (i, part) in parts(panels, w, lora.map_or(0, |l| l.rank)).into_iter().enumerate() {
         let lora = lora.filter(|_| i == 0);
-        let low_at = part.make(rec, panels, Way::Backward, scale, lora);
+        let low_at = part.make(rec, (panels, 0), Way::Backward, scale, lora);
         let low = lora.map(|lora| Low { lora, at: low_at });
         let product = Product {
             name: "linear/cuda.backward",
@@ -147,7 +202,7 @@ pub fn backward(
             columns: w.cols,
             accumulate: accumulate || i > 0,
         };
-        product.launch(rec, panels, low, rows);
+        Source { product, low, panels: (panels.buffer().clone(), 0) }.launch(rec, rows);
     }
 }
 
@@ -166,8 +221,15 @@ impl Part<'_> {
         self.weight.tiles[self.tile].first_row + self.first
     }
 
-    /// Makes its panels, and behind them those of its adapter's matrix. Returns the byte where these begin.
-    fn make(&self, rec: &mut Recorder, panels: &Panels, way: Way, scale: f32, lora: Option<&LowRank>) -> u64 {
+    /// Makes its panels from a byte on, and behind them those of its adapter's matrix. Returns the byte where these begin.
+    fn make(
+        &self,
+        rec: &mut Recorder,
+        panels: (&Panels, u64),
+        way: Way,
+        scale: f32,
+        lora: Option<&LowRank>,
+    ) -> u64 {
         let Part { weight, tile, first, rows } = *self;
         let (columns, count, stride) = (weight.cols, 1, 0);
         let stack = Stack { weight, tile, first, rows, first_column: 0, columns, count, stride };
@@ -187,6 +249,7 @@ fn parts<'a>(panels: &Panels, w: &'a Weight, rank: usize) -> Vec<Part<'a>> {
     let room = panels.buffer().size() - bytes(w.rows.max(w.cols), rank);
     let most = (room / bytes(EDGE, w.cols)) as usize * EDGE;
     assert!(most > 0, "the plan makes room for some rows");
+    let most = if most > COLUMNS { most / COLUMNS * COLUMNS } else { most };
     let of_tile = |(tile, rows): (usize, usize)| {
         let part = move |first| Part { weight: w, tile, first, rows: most.min(rows - first) };
         (0..rows).step_by(most).map(part)
@@ -203,7 +266,7 @@ pub fn prepare(
     scale: f32,
     lora: Option<&LowRank>,
 ) -> u64 {
-    Part { weight: w, tile: 0, first: 0, rows: w.rows }.make(rec, panels, way, scale, lora)
+    Part { weight: w, tile: 0, first: 0, rows: w.rows }.make(rec, (panels, 0), way, scale, lora)
 }
 
 /// The term of an adapter, and the byte of the panels of B or Aᵀ.
@@ -212,7 +275,7 @@ struct Low<'a> {
     at: u64,
 }
 
-/// A product with the matrix at the start of the panels.
+/// A product.
 struct Product<'a> {
     name: &'static str,
     /// The operand, from column `first` on.
@@ -225,61 +288,120 @@ struct Product<'a> {
     accumulate: bool,
 }
 
-impl Product<'_> {
-    fn launch(&self, rec: &mut Recorder, panels: &Panels, low: Option<Low>, rows: usize) {
-        let Product { x, y, summed, columns, .. } = *self;
-        let (steps, low_steps) =
-            (summed.div_ceil(STEPS), low.as_ref().map_or(0, |low| low.lora.rank / STEPS));
-        let numbers = Numbers {
+/// A product, the term of its adapter, and the panels of its matrix.
+struct Source<'a> {
+    product: Product<'a>,
+    low: Option<Low<'a>>,
+    panels: (wgpu::Buffer, u64),
+}
+
+impl Source<'_> {
+    /// Steps of the sum in sixteenths: of the product, and of its term.
+    fn steps(&self) -> [usize; 2] {
+        let rank = self.low.as_ref().map_or(0, |low| low.lora.rank);
+        [self.product.summed.div_ceil(STEPS), rank / STEPS]
+    }
+
+    fn stages(&self) -> usize {
+        stages(self.product.summed, self.steps()[1])
+    }
+
+    /// The buffers of its operands.
+    fn operands(&self) -> [(wgpu::Buffer, u64); 5] {
+        let x = self.product.x;
+        let operand = x.place(self.product.first);
+        let z = self.low.as_ref().map_or(operand.clone(), |low| low.lora.z.place(low.lora.z_offset));
+        let low = (self.panels.0.clone(), self.low.as_ref().map_or(0, |low| low.at));
+        [operand, z, self.panels.clone(), low, x.factors_place()]
+    }
+
+    /// Its numbers, in one part of a sum over `rows` rows.
+    fn numbers(&self, rows: usize) -> Numbers {
+        let [steps, low_steps] = self.steps().map(|steps| steps as u32);
+        Numbers {
             rows: rows as u32,
-            columns: columns as u32,
-            steps: steps as u32,
-            low_steps: low_steps as u32,
-            tiles: x.tiles(),
-            z_tiles: low.as_ref().map_or(0, |low| low.lora.z.tiles()),
+            columns: self.product.columns as u32,
+            steps,
+            low_steps,
+            tiles: self.product.x.tiles(),
+            z_tiles: self.low.as_ref().map_or(0, |low| low.lora.z.tiles()),
+            part_stages: self.stages() as u32,
+            parts: 1,
             ..Numbers::zeroed()
-        };
-        let operand = x.place(self.first);
-        let z = low.as_ref().map_or(operand.clone(), |low| low.lora.z.place(low.lora.z_offset));
-        let low_at = low.map_or(0, |low| low.at);
+        }
+    }
+
+    /// Multiplies `rows` rows, into rows of f32.
+    fn launch(&self, rec: &mut Recorder, rows: usize) {
+        let Product { y, summed, columns, accumulate, .. } = self.product;
         let target = Target {
             y: y.rows.bind(0),
             rows: rows as u32,
             cols4: columns.div_ceil(4) as u32,
             stride4: y.stride4(),
             offset4: y.offset4(),
-            accumulate: self.accumulate,
+            accumulate,
         };
         let wanted = parts_of(rec, [rows, columns, summed]);
-        partial_sums::split(rec, &target, wanted, stages(summed, low_steps), |rec, parts| {
+        partial_sums::split(rec, &target, wanted, self.stages(), |rec, parts| {
             let numbers = Numbers {
                 stride: 4 * parts.stride4,
                 accumulate: parts.accumulate,
                 part_stages: parts.steps,
                 parts: parts.count,
-                ..numbers
+                ..self.numbers(rows)
             };
-            let instructions = rec.gpu().kernels().matrix_instructions();
-            let (threads, shared) = block(instructions);
-            // Blocks that go on with the next tile copy its operands while the last results leave.
-            let blocks = (blocks(rows, columns) * parts.count as usize).min(rec.gpu().multiprocessors());
-            rec.launch(Launch {
-                name: self.name,
-                entry: TEXTS.entry(instructions, c"product"),
-                buffers: vec![
-                    operand,
-                    z,
-                    (panels.buffer().clone(), 0),
-                    (panels.buffer().clone(), low_at),
-                    x.factors_place(),
-                    parts.place(),
-                ],
-                numbers: bytemuck::bytes_of(&numbers).to_vec(),
-                blocks: [blocks as u32, 1, 1],
-                threads,
-                shared,
-                bytes: (2 * summed * (rows + columns) + 4 * rows * columns) as u64,
-            });
+            let buffers = [&self.operands()[..], &[parts.place()]].concat();
+            let bytes = (2 * summed * (rows + columns) + 4 * rows * columns) as u64;
+            let count = blocks(rows, columns) * parts.count as usize;
+            dispatch(rec, self.product.name, c"product", buffers, &numbers, count, bytes);
         });
     }
+}
+
+/// Sums the products of `sources` over `rows` rows into f16 blocks, from a column on.
+fn launch_in_halves(rec: &mut Recorder, sources: &[Source], (y, first): (&Packed, usize), rows: usize) {
+    let Product { name, columns, .. } = sources[0].product;
+    let (count, tiles, stride) = (sources.len(), y.tiles(), y.factors_of_row(columns).1);
+    let results = [y.place(first), y.block_place(first)];
+    let summed: usize = sources.iter().map(|source| source.product.summed).sum();
+    let bytes = (2 * summed * (rows + columns) + 2 * rows * columns) as u64;
+    let blocks = blocks(rows, columns);
+    if let [source] = sources {
+        let numbers = HalfNumbers { product: source.numbers(rows), tiles, stride };
+        let buffers = [&source.operands()[..], &results].concat();
+        return dispatch(rec, name, c"product_in_halves", buffers, &numbers, blocks, bytes);
+    }
+    let source = |i: usize| sources.get(i).unwrap_or(&sources[0]);
+    let products = std::array::from_fn(|i| source(i).numbers(rows));
+    let numbers = SumNumbers { products, count: count as u32, tiles, stride };
+    let buffers = (0..MOST_SUMMED).flat_map(|i| source(i).operands()).chain(results).collect();
+    let is_alike = |other: &Source| other.product.x.shares_factors(source(0).product.x);
+    let entry = if sources.iter().all(is_alike) { c"sum_of_alike_in_halves" } else { c"sum_in_halves" };
+    dispatch(rec, name, entry, buffers, &numbers, blocks, bytes);
+}
+
+/// Runs the kernel `entry` over `count` blocks of results.
+fn dispatch(
+    rec: &mut Recorder,
+    name: &'static str,
+    entry: &'static CStr,
+    buffers: Vec<(wgpu::Buffer, u64)>,
+    numbers: &impl bytemuck::NoUninit,
+    count: usize,
+    bytes: u64,
+) {
+    let instructions = rec.gpu().kernels().matrix_instructions();
+    let (threads, shared) = block(instructions);
+    rec.launch(Launch {
+        name,
+        entry: TEXTS.entry(instructions, entry),
+        buffers,
+        numbers: bytemuck::bytes_of(numbers).to_vec(),
+        // Blocks that go on with the next tile copy its operands while the last results leave.
+        blocks: [count.min(rec.gpu().multiprocessors()) as u32, 1, 1],
+        threads,
+        shared,
+        bytes,
+    });
 }

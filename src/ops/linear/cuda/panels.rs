@@ -33,9 +33,9 @@ struct Params {
     low_scale: f32,
 }
 
-/// Bytes of panels for passes of at most `tokens` tokens: of the largest matrix of a model of `width`, of its widest mixer and
-/// feed-forward block, or of the part of it that is made at a time, and of an adapter of rank `rank`; and `head` bytes of those of the
-/// output projection. `None` where no product runs in CUDA.
+/// Bytes of panels for passes of at most `tokens` tokens: of the two largest matrices of a model of `width`, of its widest mixer and
+/// feed-forward block, whose gradients one kernel sums, or of the part of one that is made at a time, and of adapters of rank `rank`; and
+/// `head` bytes of those of the output projection. `None` where no product runs in CUDA.
 pub fn panel_bytes(
     gpu: &Gpu,
     tokens: usize,
@@ -44,7 +44,7 @@ pub fn panel_bytes(
     head: u64,
 ) -> Option<u64> {
     let is_worth = gpu.kernels().cuda().is_some_and(|least| tokens >= least.tokens);
-    is_worth.then(|| product_bytes(mixer.max(ffn), width, rank).max(head))
+    is_worth.then(|| (2 * product_bytes(mixer.max(ffn), width, rank)).max(head))
 }
 
 /// Bytes of the panels of an output projection, or of as much of it as takes about `room` bytes: with more parts there are more launches.
@@ -127,10 +127,11 @@ pub(super) struct LowStack<'a> {
     pub scale: f32,
 }
 
-/// Makes the panels of `scale` times each matrix, and behind all of them those of their adapters. Returns the byte where these begin.
+/// Makes the panels of `scale` times each matrix from byte `at` on, and behind all of them those of their adapters. Returns the byte where
+/// these begin.
 pub(super) fn make(
     rec: &mut Recorder,
-    panels: &Panels,
+    (panels, at): (&Panels, u64),
     way: Way,
     stack: &Stack,
     scale: f32,
@@ -166,10 +167,10 @@ pub(super) fn make(
         low_scale: low.map_or(0.0, |low| low.scale),
     };
     let end = low_at + low_size * stack.count as u64;
-    let binding = Binding { index: 2, buffer: &panels.0, range: Some((0, end)) };
+    let binding = Binding { index: 2, buffer: &panels.0, range: Some((at, end)) };
     let matrix = low.map_or(rec.unused(3), |low| low.matrix.bind(3));
     let groups = [rows.div_ceil(EDGE) as u32, (steps + low_steps) as u32, stack.count as u32];
     let kernel = Kernel::new("linear/panels", entry).with_format(w.ty.reader());
     rec.dispatch(kernel, &params, &[tile.bind(1), binding, matrix], groups);
-    low_at
+    at + low_at
 }
