@@ -46,8 +46,13 @@ impl From<wgpu::CommandBuffer> for Encoded {
 const MOST: usize = 128;
 
 impl Gpu {
-    /// Encodes commands, the first `first` of them in an encoder of their own.
-    pub(super) fn encode(&self, commands: &mut dyn Iterator<Item = &Command>, first: usize) -> Encoded {
+    /// Encodes commands, the first `first` of them in an encoder of their own. `recurs`: their kernels are likely to come again in their order.
+    pub(super) fn encode(
+        &self,
+        commands: &mut dyn Iterator<Item = &Command>,
+        first: usize,
+        recurs: bool,
+    ) -> Encoded {
         let commands: Vec<&Command> = commands.collect();
         // A software device needs the cores itself.
         let (first, most) =
@@ -59,13 +64,16 @@ impl Gpu {
         #[cfg(target_arch = "wasm32")]
         let each = parts.iter(); // a page has one thread
         let encoded: Vec<(wgpu::CommandBuffer, Option<Timing>)> =
-            each.map(|part| self.encode_part(part)).collect();
+            each.enumerate().map(|(i, part)| self.encode_part(part, recurs && i == 0)).collect();
         let (commands, timings): (Vec<_>, Vec<_>) = encoded.into_iter().unzip();
         Encoded { commands, timings: timings.into_iter().flatten().collect() }
     }
 
-    fn encode_part(&self, commands: &[&Command]) -> (wgpu::CommandBuffer, Option<Timing>) {
+    fn encode_part(&self, commands: &[&Command], recurs: bool) -> (wgpu::CommandBuffer, Option<Timing>) {
         let mut encoder = self.device.create_command_encoder(&Default::default());
+        if let (Some(cuda), true) = (&self.cuda, recurs) {
+            cuda.repeats(&encoder);
+        }
         let is_timed = |c: &&&Command| matches!(c, Command::Dispatch { .. } | Command::Launch(_));
         let mut timing = self.profile.timing(&self.device, commands.iter().filter(is_timed).count());
         self.record(&mut encoder, commands, &mut timing);

@@ -34,6 +34,11 @@ impl Cuda {
         self.matrix_instructions
     }
 
+    /// Says that the kernels of a submission are likely to come again in their order. Its first encoder is `encoder`.
+    pub fn repeats(&self, encoder: &wgpu::CommandEncoder) {
+        wgpu_cuda::repeats(encoder);
+    }
+
     /// A graph of all commands of `encoder`.
     pub fn graph(&self, encoder: &wgpu::CommandEncoder) -> Graph {
         wgpu_cuda::graph(encoder)

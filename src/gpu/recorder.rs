@@ -37,6 +37,8 @@ pub struct Recorder<'g> {
     params: Vec<u8>, // one slot per dispatch that was not submitted yet
     mode: Mode,
     groups: Option<BindGroups>,
+    /// Whether its kernels are likely to come again in their order.
+    recurs: bool,
 }
 
 /// Bytes of one dispatch's parameters: the largest alignment that WebGPU allows.
@@ -54,10 +56,16 @@ impl<'g> Recorder<'g> {
         Recorder::with_mode(gpu, Mode::Submit { limit: SLOT * FIRST_SLOTS })
     }
 
-    /// An empty recording that takes the bind groups of `groups`, of an earlier one, where it repeats it. End it with
+    /// An empty recording of work that comes again, such as a pass over the layers: CUDA's device makes graphs of kernels that come in the order
+    /// in which they came before.
+    pub fn recurring(gpu: &'g Gpu) -> Recorder<'g> {
+        Recorder { recurs: true, ..Recorder::new(gpu) }
+    }
+
+    /// A [`Recorder::recurring`] that takes the bind groups of `groups`, of an earlier one, where it repeats it. End it with
     /// [`Recorder::into_bind_groups`].
     pub fn repeating(gpu: &'g Gpu, groups: BindGroups) -> Recorder<'g> {
-        Recorder { groups: Some(groups.again()), ..Recorder::new(gpu) }
+        Recorder { groups: Some(groups.again()), ..Recorder::recurring(gpu) }
     }
 
     /// A recording whose kernels never run; copies run if they are submitted. End it with [`Recorder::compile`]: the kernels of later
@@ -73,7 +81,7 @@ impl<'g> Recorder<'g> {
     }
 
     fn with_mode(gpu: &'g Gpu, mode: Mode) -> Recorder<'g> {
-        Recorder { gpu, commands: Vec::new(), params: Vec::new(), mode, groups: None }
+        Recorder { gpu, commands: Vec::new(), params: Vec::new(), mode, groups: None, recurs: false }
     }
 
     /// Compiles what was recorded since [`Recorder::ahead`], in parallel. Returns the number of kernels that were not compiled before.
@@ -221,6 +229,13 @@ impl<'g> Recorder<'g> {
         self.submit_marked().map(drop)
     }
 
+    /// Ends a part of a [`Recorder::recurring`]: the order of the next part's kernels is that of an earlier one, whatever the length of this part.
+    pub fn end_part(&mut self) {
+        if self.recurs && self.gpu.cuda.is_some() {
+            self.submit_recorded();
+        }
+    }
+
     /// [`Recorder::submit`], with the submission that others can wait for.
     pub fn submit_marked(&mut self) -> Result<Submission, GpuError> {
         let submission = self.submit_recorded();
@@ -245,7 +260,7 @@ impl<'g> Recorder<'g> {
         if let Mode::Submit { limit } = &mut self.mode {
             *limit = (2 * *limit).min(PARAMS);
         }
-        self.gpu.run(self.gpu.encode(&mut std::mem::take(&mut self.commands).iter(), 0))
+        self.gpu.run(self.gpu.encode(&mut std::mem::take(&mut self.commands).iter(), 0, self.recurs))
     }
 }
 

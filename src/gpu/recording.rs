@@ -55,7 +55,7 @@ impl Gpu {
         if let (Some(cuda), false) = (&self.cuda, self.profile.is_on()) {
             return Prepared(Encoded::from(self.encode_graphs(cuda, recordings)));
         }
-        Prepared(self.encode(&mut recordings.iter().flat_map(|r| &r.commands), FIRST_COMMANDS))
+        Prepared(self.encode(&mut recordings.iter().flat_map(|r| &r.commands), FIRST_COMMANDS, false))
     }
 
     /// Encodes recordings for CUDA's device.

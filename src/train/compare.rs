@@ -26,21 +26,21 @@ impl Trainer<'_> {
     ) -> Result<(), TrainError> {
         let comparison = compared(step);
         let mut tally = Tally::new(self.kl());
-        let mut rec = Recorder::new(self.gpu);
+        let mut rec = Recorder::recurring(self.gpu);
         self.adapter.zero_gradients(&mut rec);
         rec.submit()?;
         let mut coefficients = vec![0.0; step.rows_before(micro_batches.start)];
         for (i, batch, samples) in with_samples(step).skip(micro_batches.start).take(micro_batches.len()) {
             let inputs = self.inputs(batch).await?;
             let (offset, mask) = (coefficients.len(), self.dropout.mask(number, i));
-            let mut rec = Recorder::new(self.gpu);
+            let mut rec = Recorder::recurring(self.gpu);
             self.model.forward(&mut rec, &inputs, &self.adapter, &self.activations, mask).await?;
             self.head.forward(&mut rec, self.model, &inputs, &self.activations, &self.losses(offset));
             rec.submit()?;
             let losses = self.read_losses(offset, inputs.loss_tokens).await?;
             coefficients.extend(tally.coefficients(preference, batch, &losses, samples, comparison));
             self.gpu.write(&self.coefficients, &coefficients);
-            let mut rec = Recorder::new(self.gpu);
+            let mut rec = Recorder::recurring(self.gpu);
             self.backward(&mut rec, &inputs, &self.losses(offset), mask).await?;
             rec.submit()?;
         }
@@ -164,7 +164,9 @@ impl Trainer<'_> {
         losses: &Losses<'_>,
         mask: Option<Mask>,
     ) -> Result<(), GpuError> {
+        rec.end_part();
         self.head.backward(rec, self.model, inputs, &self.activations, losses, &self.coefficients);
+        rec.end_part();
         self.model.backward(rec, inputs, &self.adapter, &self.activations, mask).await
     }
 }

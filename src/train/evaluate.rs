@@ -114,7 +114,7 @@ impl Trainer<'_> {
         self.assert_fits(batches);
         let mut totals = LossTotals::default();
         for (i, batch) in batches.iter().enumerate() {
-            let mut rec = Recorder::new(self.gpu);
+            let mut rec = Recorder::recurring(self.gpu);
             let inputs = Inputs::upload(self.gpu, self.model, batch).await?;
             let losses = self.losses(0);
             self.model.forward(&mut rec, &inputs, &self.adapter, &self.activations, None).await?;
@@ -129,7 +129,7 @@ impl Trainer<'_> {
     /// Logits after the softcap for the given rows of a micro-batch, `rows.len()` times `[V]`.
     pub async fn logits(&self, batch: &MicroBatch, rows: &[u32]) -> Result<Vec<f32>, GpuError> {
         self.assert_fits(std::slice::from_ref(batch));
-        let mut rec = Recorder::new(self.gpu);
+        let mut rec = Recorder::recurring(self.gpu);
         let inputs = Inputs::upload(self.gpu, self.model, batch).await?;
         self.model.forward(&mut rec, &inputs, &self.adapter, &self.activations, None).await?;
         rec.submit()?;

@@ -20,7 +20,7 @@ impl Trainer<'_> {
         micro_batches: Range<usize>,
     ) -> Result<(), TrainError> {
         let mut grades = Grades::new(&step.rollouts, step.micro_batches.len());
-        let mut rec = Recorder::new(self.gpu);
+        let mut rec = Recorder::recurring(self.gpu);
         self.adapter.zero_gradients(&mut rec);
         rec.submit()?;
         let mut coefficients = vec![0.0; step.rows_before(micro_batches.start)];
@@ -28,7 +28,7 @@ impl Trainer<'_> {
         for (i, rollouts) in each.skip(micro_batches.start).take(micro_batches.len()) {
             let inputs = self.inputs(&step.micro_batches[i]).await?;
             let (offset, mask) = (coefficients.len(), self.dropout.mask(number, i));
-            let mut rec = Recorder::new(self.gpu);
+            let mut rec = Recorder::recurring(self.gpu);
             self.model.forward(&mut rec, &inputs, &self.adapter, &self.activations, mask).await?;
             // While the model has not changed, every ratio is 1: the losses of the rows are not needed.
             let known = rollouts.iter().all(|rollout| rollout.old.is_empty() && rollout.reference.is_empty());
@@ -37,7 +37,7 @@ impl Trainer<'_> {
             } else {
                 self.head.forward(&mut rec, self.model, &inputs, &self.activations, &self.losses(offset));
                 rec.submit()?;
-                rec = Recorder::new(self.gpu);
+                rec = Recorder::recurring(self.gpu);
                 self.read_losses(offset, inputs.loss_tokens).await?
             };
             coefficients.extend(grades.coefficients(grpo, rollouts, &losses));

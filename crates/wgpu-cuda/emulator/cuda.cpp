@@ -268,10 +268,12 @@ static void launch(Kernel* k, const u32* grid, const u32* blk, u32 dynamic, cons
     }
 }
 typedef uint64_t Ptr; typedef void* Hd;
-// What a captured stream would run, in place of running it.
-typedef vector<function<void()>> Graph;
+// What a captured stream would run, in place of running it. A node is known by its address; a graph that was made of a template has its nodes.
+typedef function<void()> Node;
+typedef vector<shared_ptr<Node>> Graph;
+struct Exec { vector<Node> nodes; map<Hd, size_t> places; };
 static Hd captured = nullptr; static Graph* graph = nullptr;
-static int act(Hd stream, function<void()> f) { if (stream == captured && stream) graph->push_back(f); else f(); return 0; }
+static int act(Hd stream, Node f) { if (stream == captured && stream) graph->push_back(make_shared<Node>(f)); else f(); return 0; }
 extern "C" {
 int cuInit(unsigned) { return 0; }
 int cuDriverGetVersion(int* v) { *v = 13000; return 0; }
@@ -296,10 +298,13 @@ int cuStreamCreate(Hd* s, unsigned) { *s = malloc(8); return 0; }
 int cuStreamDestroy_v2(Hd s) { free(s); return 0; }
 int cuStreamBeginCapture_v2(Hd s, int) { captured = s; graph = new Graph; return 0; }
 int cuStreamEndCapture(Hd, Hd* g) { *g = graph; captured = nullptr; return 0; }
-int cuGraphInstantiateWithFlags(Hd* e, Hd g, unsigned long long) { *e = new Graph(*(Graph*)g); return 0; }
-int cuGraphLaunch(Hd e, Hd) { for (auto& f : *(Graph*)e) f(); return 0; }
+int cuStreamGetCaptureInfo_v2(Hd s, int* status, u64*, Hd*, const Hd** nodes, size_t* n) {
+    static Hd last; if (s != captured || graph->empty()) return 1;
+    last = graph->back().get(); *status = 1; *nodes = &last; *n = 1; return 0; }
+int cuGraphInstantiateWithFlags(Hd* e, Hd g, unsigned long long) { auto* of = new Exec; for (auto& node : *(Graph*)g) { of->places[node.get()] = of->nodes.size(); of->nodes.push_back(*node); } *e = of; return 0; }
+int cuGraphLaunch(Hd e, Hd) { for (auto& f : ((Exec*)e)->nodes) f(); return 0; }
 int cuGraphDestroy(Hd g) { delete (Graph*)g; return 0; }
-int cuGraphExecDestroy(Hd e) { delete (Graph*)e; return 0; }
+int cuGraphExecDestroy(Hd e) { delete (Exec*)e; return 0; }
 int cuStreamSynchronize(Hd) { return 0; }
 int cuModuleLoadDataEx(Hd* m, const void* t, unsigned, int*, void**) { *m = parse((const char*)t); return 0; }
 int cuModuleUnload(Hd m) { for (auto& k : *(Module*)m) delete k.second; delete (Module*)m; return 0; }
@@ -315,6 +320,12 @@ int cuLaunchKernelEx(const Config* config, Hd f, void** p, void** extra) {
         memcpy(params.data(), extra[1], k->psize);
     } else for (size_t i = 0; i < k->params.size(); i++) memcpy(params.data() + k->params[i].off, p[i], k->params[i].size);
     return act(of.stream, [=]() { launch(k, of.grid, of.threads, of.shared, params); }); }
+struct KernelNode { Hd f; u32 grid[3], threads[3], shared; void** p; void** extra; };
+int cuGraphExecKernelNodeSetParams(Hd e, Hd node, const KernelNode* params) {
+    Exec* of = (Exec*)e; auto place = of->places.find(node); if (place == of->places.end() || params->extra) return 1;
+    KernelNode with = *params; Kernel* k = (Kernel*)with.f; vector<uint8_t> values(k->psize + 16);
+    for (size_t i = 0; i < k->params.size(); i++) memcpy(values.data() + k->params[i].off, with.p[i], k->params[i].size);
+    of->nodes[place->second] = [=]() { launch(k, with.grid, with.threads, with.shared, values); }; return 0; }
 int cuMemcpyHtoDAsync_v2(Ptr d, const void* s, size_t n, Hd) { memcpy((void*)d, s, n); return 0; }
 int cuMemcpyAsync(Ptr d, Ptr s, size_t n, Hd t) { return act(t, [=] { memcpy((void*)d, (void*)s, n); }); }
 int cuMemsetD8Async(Ptr d, unsigned char v, size_t n, Hd t) { return act(t, [=] { memset((void*)d, v, n); }); }

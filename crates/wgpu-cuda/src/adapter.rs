@@ -32,6 +32,8 @@ const UNIFORM_BYTES: u64 = 4096 - 256;
 const SYNC: &str = "WGPU_CUDA_SYNC";
 /// No kernel starts before the one ahead of it has ended.
 const SERIAL: &str = "WGPU_CUDA_SERIAL";
+/// Kernels that come again become graphs, unless it is 0.
+const GRAPHS: &str = "WGPU_CUDA_GRAPHS";
 
 /// The compute capability that newer GPUs act as.
 const CAPABILITY: &str = "WGPU_CUDA_CAPABILITY";
@@ -164,13 +166,14 @@ impl Adapter {
         // Graphs take such launches from CUDA 12.3 on.
         let overlaps =
             self.capability >= (9, 0) && driver.cuda() >= (12, 3) && std::env::var_os(SERIAL).is_none();
+        let sync = std::env::var_os(SYNC).is_some();
         Ok(State {
             driver,
             number: self.number,
             context: Raw(context),
             stream: Raw(stream),
             pooled: self.pooled,
-            sync: std::env::var_os(SYNC).is_some(),
+            sync,
             info: self.info.clone(),
             features: desc.required_features,
             limits: desc.required_limits.clone(),
@@ -186,6 +189,8 @@ impl Adapter {
             lost: Mutex::default(),
             known: Mutex::default(),
             copies: Mutex::new(Copies::new(driver)?),
+            replays: Mutex::default(),
+            graphs: !sync && std::env::var(GRAPHS).as_deref() != Ok("0"),
             uploads: Mutex::default(),
             gone: AtomicBool::new(false),
         })

@@ -22,6 +22,7 @@ pub enum Command {
     Resolve { set: Arc<Stamps>, range: Range<u32>, to: Arc<BufferData>, offset: u64 },
     Launch(RawLaunch),
     Graph(Arc<graph::Inner>),
+    Repeats,
 }
 
 impl Command {
@@ -49,7 +50,7 @@ impl Command {
             Command::Copy { from, to, .. } => of(from).max(of(to)),
             Command::Clear { buffer, .. } => of(buffer),
             Command::Launch(launch) => launch.buffers().map(|buffer| of(&buffer)).max().unwrap_or(joined),
-            Command::Stamp { .. } => joined,
+            Command::Stamp { .. } | Command::Repeats => joined,
             Command::Resolve { .. } | Command::Graph(_) => last,
         }
     }

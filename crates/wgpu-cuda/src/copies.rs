@@ -116,6 +116,13 @@ impl State {
         Ok(())
     }
 
+    /// Whether the stream waits for every copy. The next one starts after all commands so far.
+    pub fn copies_are_joined(&self) -> bool {
+        let mut copies = lock(&self.copies);
+        copies.wait_for_others();
+        copies.joined == copies.last
+    }
+
     /// Lets the stream wait for the copies of the buffers that `command` uses.
     pub fn join_copies_of(&self, command: &Command) -> Result<(), CudaError> {
         self.join_copies(|joined, last| command.last_copy(joined, last))

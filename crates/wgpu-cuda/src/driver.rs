@@ -4,6 +4,7 @@ use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::sync::OnceLock;
 
 use crate::Unavailable;
+use crate::launch::Size;
 
 pub type Address = u64;
 pub type Handle = *mut c_void;
@@ -37,6 +38,25 @@ pub struct Config {
 pub struct Attribute {
     id: u64,
     value: [c_int; 16],
+}
+
+/// `CUDA_KERNEL_NODE_PARAMS_v1`.
+#[repr(C)]
+pub struct Node {
+    function: Handle,
+    grid: [c_uint; 3],
+    threads: [c_uint; 3],
+    shared: c_uint,
+    values: *mut *mut c_void,
+    extras: *mut *mut c_void,
+}
+
+impl Node {
+    /// A kernel whose arguments `values` points to.
+    pub fn new(function: Handle, size: &Size, values: *mut *mut c_void) -> Node {
+        let Size { grid, threads, shared } = *size;
+        Node { function, grid, threads, shared, values, extras: std::ptr::null_mut() }
+    }
 }
 
 /// The kernel may start when all blocks of the one ahead have, and itself waits for its end.
@@ -103,7 +123,9 @@ driver! {
     fill = "cuMemsetD8Async" (Address, u8, usize, Handle);
     capture = "cuStreamBeginCapture_v2" (Handle, c_int);
     captured = "cuStreamEndCapture" (Handle, *mut Handle);
+    capture_info = "cuStreamGetCaptureInfo_v2" (Handle, *mut c_int, *mut u64, *mut Handle, *mut *const Handle, *mut usize);
     graph_instantiate = "cuGraphInstantiateWithFlags" (*mut Handle, Handle, u64);
+    graph_set = "cuGraphExecKernelNodeSetParams" (Handle, Handle, *const Node);
     graph_launch = "cuGraphLaunch" (Handle, Handle);
     graph_destroy = "cuGraphDestroy" (Handle);
     graph_exec_destroy = "cuGraphExecDestroy" (Handle);

@@ -4,7 +4,7 @@ use std::ptr::null_mut;
 use std::sync::{Arc, Mutex};
 
 use crate::command::{Command, Encoder};
-use crate::driver::CudaError;
+use crate::driver::{CudaError, Driver};
 use crate::state::{Raw, State, lock};
 use crate::worker::Arguments;
 
@@ -73,26 +73,57 @@ impl Inner {
         state.driver.check(unsafe { (state.driver.graph_launch)(graph, state.stream.0) }, "cuGraphLaunch")
     }
 
-    /// The driver's graph of the commands, recorded in a stream of its own: others may use the device's meanwhile.
+    /// The driver's graph of the commands.
     fn make(&self, state: &State, arguments: &mut Arguments) -> Result<Raw, CudaError> {
-        let driver = state.driver;
-        let (mut stream, mut graph, mut made) = (null_mut(), null_mut(), null_mut());
+        let mut run = |stream, command| state.run_in(stream, command, arguments);
+        let record = |stream| self.commands.iter().try_for_each(|command| run(stream, command));
+        let template = Template::record(state.driver, record)?;
+        template.instantiate()
+    }
+}
+
+/// Recorded commands of which the driver makes a graph.
+pub struct Template {
+    driver: &'static Driver,
+    graph: Raw,
+}
+
+impl Template {
+    /// What `record` does in a stream of its own: others may use the device's meanwhile.
+    pub fn record(
+        driver: &'static Driver,
+        record: impl FnOnce(Raw) -> Result<(), CudaError>,
+    ) -> Result<Template, CudaError> {
+        let (mut stream, mut graph) = (null_mut(), null_mut());
         // SAFETY: the driver writes one pointer each; the stream is used here only. 2: other threads may call the driver.
-        unsafe {
+        let done = unsafe {
             driver.check((driver.stream)(&mut stream, 1), "cuStreamCreate")?;
             let done = driver.check((driver.capture)(stream, 2), "cuStreamBeginCapture").and_then(|()| {
-                let run = |command| state.run_in(Raw(stream), command, arguments);
-                let ran = self.commands.iter().try_for_each(run);
+                let ran = record(Raw(stream));
                 let ended = driver.check((driver.captured)(stream, &mut graph), "cuStreamEndCapture");
                 ran.and(ended)
             });
             (driver.stream_destroy)(stream);
-            let mut instantiate = || (driver.graph_instantiate)(&mut made, graph, 0);
-            let done = done.and_then(|()| driver.check(instantiate(), "cuGraphInstantiate"));
-            if !graph.is_null() {
-                (driver.graph_destroy)(graph);
-            }
-            done.map(|()| Raw(made))
+            done
+        };
+        let template = Template { driver, graph: Raw(graph) };
+        done.map(|()| template)
+    }
+
+    /// The driver's graph.
+    pub fn instantiate(&self) -> Result<Raw, CudaError> {
+        let mut made = null_mut();
+        // SAFETY: the driver writes one pointer.
+        let code = unsafe { (self.driver.graph_instantiate)(&mut made, self.graph.0, 0) };
+        self.driver.check(code, "cuGraphInstantiate").map(|()| Raw(made))
+    }
+}
+
+impl Drop for Template {
+    fn drop(&mut self) {
+        if !self.graph.0.is_null() {
+            // SAFETY: nothing refers to its nodes any more; graphs that were made of it live on.
+            unsafe { (self.driver.graph_destroy)(self.graph.0) };
         }
     }
 }

@@ -46,15 +46,16 @@ pub struct Known {
 }
 
 #[derive(Clone, Copy)]
-struct Kernel {
-    function: Raw,
+pub struct Kernel {
+    pub function: Raw,
     /// Bytes of shared memory that it may take.
     allowed: u32,
     /// Whether it waits for the end of the kernel ahead.
-    waits: bool,
+    pub waits: bool,
 }
 
 /// The work of a kernel.
+#[derive(Clone, Copy, PartialEq)]
 pub struct Size {
     /// Blocks along each axis.
     pub grid: [u32; 3],
@@ -150,21 +151,37 @@ impl RawLaunch {
             .iter()
             .map(|(buffer, _)| buffer.as_custom::<Buffer>().expect("a buffer of CUDA").0.clone())
     }
+
+    /// Its kernel.
+    pub fn kernel(&self, state: &State) -> Result<Kernel, CudaError> {
+        kernel(state, self.text, self.name, self.shared)
+    }
+
+    /// Its parameter.
+    pub fn parameter(&self) -> Result<Vec<u8>, CudaError> {
+        let mut parameter = Vec::with_capacity(8 * self.buffers.len() + self.numbers.len());
+        for (buffer, start) in &self.buffers {
+            let data = &buffer.as_custom::<Buffer>().expect("a buffer of CUDA").0;
+            let address = data.address().ok_or_else(|| {
+                CudaError::misuse(format!("{}: a buffer has no address", self.name.to_string_lossy()))
+            })?;
+            parameter.extend((address + start).to_le_bytes());
+        }
+        parameter.extend(&self.numbers);
+        Ok(parameter)
+    }
+
+    /// Its blocks and their memory.
+    pub fn size(&self) -> Size {
+        Size { grid: self.grid, threads: [self.threads, 1, 1], shared: self.shared }
+    }
 }
 
 /// Launches a kernel in a stream.
 pub fn run(state: &State, stream: Raw, launch: &RawLaunch) -> Result<(), CudaError> {
     let driver = state.driver;
-    let kernel = kernel(state, launch.text, launch.name, launch.shared)?;
-    let mut parameter = Vec::new();
-    for (buffer, start) in &launch.buffers {
-        let data = &buffer.as_custom::<Buffer>().expect("a buffer of CUDA").0;
-        let address = data.address().ok_or_else(|| {
-            CudaError::misuse(format!("{}: a buffer has no address", launch.name.to_string_lossy()))
-        })?;
-        parameter.extend((address + start).to_le_bytes());
-    }
-    parameter.extend(&launch.numbers);
+    let kernel = launch.kernel(state)?;
+    let mut parameter = launch.parameter()?;
     let mut size = parameter.len();
     // CU_LAUNCH_PARAM_BUFFER_POINTER, CU_LAUNCH_PARAM_BUFFER_SIZE, CU_LAUNCH_PARAM_END.
     let mut extras: [*mut c_void; 5] = [
@@ -179,7 +196,7 @@ pub fn run(state: &State, stream: Raw, launch: &RawLaunch) -> Result<(), CudaErr
         None => Ok(()),
     };
     stamp(0)?;
-    let size = Size { grid: launch.grid, threads: [launch.threads, 1, 1], shared: launch.shared };
+    let size = launch.size();
     // SAFETY: the parameter has the kernel's size, which its caller knows, and is read before the call returns.
     let code = unsafe {
         state.launch(stream, kernel.function, &size, kernel.waits, null_mut(), extras.as_mut_ptr())

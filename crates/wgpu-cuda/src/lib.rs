@@ -23,11 +23,13 @@
 //! | `WGPU_CUDA_CHECKED=1` | accesses to storage outside of their binding store nothing and read 0 |
 //! | `WGPU_CUDA_SYNC=1` | every kernel is waited for, so that an error names the one that failed |
 //! | `WGPU_CUDA_SERIAL=1` | no kernel starts before the one ahead of it has ended: on 9.0 and newer, blocks may wait for that on the GPU |
+//! | `WGPU_CUDA_GRAPHS=0` | every kernel is launched by itself, where it comes again too |
 //! | `WGPU_CUDA_CAPABILITY=8.0` | newer GPUs act as one of this compute capability; their driver's version says so |
 //! | `WGPU_CUDA_DUMP=FOLDER` | a text that the driver refuses is kept in `FOLDER/failed.ptx` |
 
 mod adapter;
 mod buffer;
+mod cache;
 mod command;
 mod copies;
 mod device;
@@ -36,6 +38,7 @@ mod graph;
 mod launch;
 mod pipeline;
 mod queue;
+mod replay;
 mod stamps;
 mod state;
 mod stubs;
@@ -46,6 +49,7 @@ pub use adapter::{adapters, capability, multiprocessors};
 pub use driver::CudaError;
 pub use graph::{Graph, graph, replay};
 pub use launch::{RawLaunch, launch, prepare};
+pub use replay::repeats;
 
 /// The reason why CUDA cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]

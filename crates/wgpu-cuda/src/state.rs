@@ -14,6 +14,7 @@ use crate::command::Command;
 use crate::copies::Copies;
 use crate::driver::{self, CudaError, Driver, Handle};
 use crate::launch::Modules;
+use crate::replay::Replays;
 use crate::uploads::{Bytes, Pool};
 use crate::worker::Work;
 
@@ -66,6 +67,10 @@ pub struct State {
     pub known: Modules,
     /// Copies that run beside kernels.
     pub copies: Mutex<Copies>,
+    /// Graphs of kernels that come again.
+    pub replays: Mutex<Replays>,
+    /// Whether kernels that come again become graphs.
+    pub graphs: bool,
     /// Pinned memory for uploads.
     pub uploads: Mutex<Pool>,
     /// Whether the device is lost or destroyed.
@@ -295,6 +300,7 @@ impl Drop for State {
         unsafe {
             (self.driver.synchronize)(self.stream.0);
             lock(&self.copies).free(self.driver);
+            *lock(&self.replays) = Replays::default();
             self.free_pieces();
             events.for_each(|event| {
                 (self.driver.event_destroy)(event.0);

@@ -2,6 +2,7 @@
 //! else waits with it.
 
 use std::ffi::c_void;
+use std::ops::Range;
 use std::ptr::null_mut;
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Weak};
@@ -14,6 +15,7 @@ use crate::copies::is_beside;
 use crate::driver::CudaError;
 use crate::launch::{self, Size};
 use crate::pipeline::{Bound, Group, PipelineData};
+use crate::replay::{Calls, kernels_ahead};
 use crate::state::{Raw, State, lock};
 use crate::uploads::Bytes;
 
@@ -51,36 +53,22 @@ pub fn start(state: &Arc<State>, work: Receiver<Work>) -> std::io::Result<()> {
     let state = Arc::downgrade(state);
     let run = move || {
         let _guard = Guard(state.clone());
-        let mut arguments = Arguments::default();
+        let (mut arguments, mut calls) = (Arguments::default(), Calls::default());
         for item in work {
             // The last reference ends the device.
             let Some(state) = state.upgrade() else { return };
-            state.work_on(item, &mut arguments);
+            state.work_on(item, &mut arguments, &mut calls);
         }
     };
     std::thread::Builder::new().name("CUDA".into()).spawn(run).map(drop)
 }
 
 impl State {
-    fn work_on(self: &Arc<State>, item: Work, arguments: &mut Arguments) {
+    fn work_on(self: &Arc<State>, item: Work, arguments: &mut Arguments, calls: &mut Calls) {
         self.current();
         match item {
             Work::Submit(commands, index) => {
-                for command in commands {
-                    if self.is_gone() {
-                        break;
-                    }
-                    let ran = match &command {
-                        Command::Copy { from, to, .. } if is_beside(from, to) => self.copy(&command, None),
-                        command => self.join_copies_of(command).and_then(|()| match command {
-                            Command::Graph(graph) => graph.run(self, arguments),
-                            command => self.run_in(self.stream, command, arguments),
-                        }),
-                    };
-                    if let Err(error) = ran {
-                        self.report(error);
-                    }
-                }
+                self.run_all(&commands, arguments, calls);
                 self.mark(index);
             }
             Work::Write(to, offset, bytes) => {
@@ -101,6 +89,39 @@ impl State {
         }
     }
 
+    /// Runs the commands of a submission. Kernels that came before run as graphs, where the submission says so.
+    fn run_all(self: &Arc<State>, commands: &[Command], arguments: &mut Arguments, calls: &mut Calls) {
+        let repeats = matches!(commands.first(), Some(Command::Repeats));
+        let mut rest = commands;
+        while !rest.is_empty() && !self.is_gone() {
+            let kernels = if repeats { kernels_ahead(rest) } else { 0 };
+            let (run, others) = rest.split_at(kernels.max(1));
+            rest = others;
+            match self.replay(run, calls) {
+                Ok(true) => {}
+                Ok(false) => run.iter().for_each(|command| self.run_alone(command, arguments)),
+                Err(error) => self.report(error),
+            }
+        }
+    }
+
+    /// Runs a command behind those so far.
+    fn run_alone(self: &Arc<State>, command: &Command, arguments: &mut Arguments) {
+        if self.is_gone() {
+            return;
+        }
+        let ran = match command {
+            Command::Copy { from, to, .. } if is_beside(from, to) => self.copy(command, None),
+            command => self.join_copies_of(command).and_then(|()| match command {
+                Command::Graph(graph) => graph.run(self, arguments),
+                command => self.run_in(self.stream, command, arguments),
+            }),
+        };
+        if let Err(error) = ran {
+            self.report(error);
+        }
+    }
+
     /// Waits for a kernel where each is waited for, to tell which one fails.
     fn settle(&self, what: &str) -> Result<(), CudaError> {
         match self.sync {
@@ -118,7 +139,8 @@ impl State {
                 if pipeline.function.0.is_null() {
                     return Ok(()); // its text was refused, which was reported
                 }
-                arguments.collect(pipeline, groups)?;
+                arguments.clear();
+                arguments.add(pipeline, groups)?;
                 self.dispatch(stream, pipeline, *grid, arguments)
             }
             Command::Copy { .. } => self.copy(command, Some(stream)),
@@ -149,6 +171,7 @@ impl State {
                 launch::run(self, stream, launch)?;
                 self.settle(&launch.name.to_string_lossy())
             }
+            Command::Repeats => Ok(()),
             Command::Graph(_) => Err(CudaError::misuse("a graph within a graph")),
         }
     }
@@ -177,7 +200,7 @@ impl State {
         arguments: &mut Arguments,
     ) -> Result<(), CudaError> {
         let size = Size { grid, threads: pipeline.threads, shared: 0 };
-        let mut pointers = arguments.pointers();
+        let mut pointers = arguments.pointers(0..pipeline.params.len());
         // SAFETY: there is an argument for every parameter, which is read before the call returns.
         let code =
             unsafe { self.launch(stream, pipeline.function, &size, true, pointers.as_mut_ptr(), null_mut()) };
@@ -187,10 +210,38 @@ impl State {
 }
 
 impl Arguments {
-    /// The arguments of a kernel, of what is bound now.
-    fn collect(&mut self, pipeline: &PipelineData, groups: &[Option<Group>]) -> Result<(), CudaError> {
+    /// Forgets all.
+    pub fn clear(&mut self) {
         self.words.clear();
         self.starts.clear();
+    }
+
+    /// The number of words, and of arguments.
+    pub fn lengths(&self) -> [usize; 2] {
+        [self.words.len(), self.starts.len()]
+    }
+
+    /// All words.
+    pub fn words(&self) -> &[u64] {
+        &self.words
+    }
+
+    /// Adds an argument of these bytes.
+    pub fn add_bytes(&mut self, bytes: &[u8]) {
+        self.starts.push(self.words.len());
+        self.push_bytes(bytes);
+    }
+
+    fn push_bytes(&mut self, bytes: &[u8]) {
+        self.words.extend(bytes.chunks(8).map(|chunk| {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            u64::from_le_bytes(word)
+        }));
+    }
+
+    /// Adds the arguments of a kernel, of what is bound now.
+    pub fn add(&mut self, pipeline: &PipelineData, groups: &[Option<Group>]) -> Result<(), CudaError> {
         for param in &pipeline.params {
             let (group, binding) = param.binding.unwrap_or((0, 0));
             let bound = groups
@@ -220,17 +271,14 @@ impl Arguments {
         let Memory::Value(host) = &bound.buffer.memory else { return None };
         let host = lock(host);
         let part = host.get(bound.offset as usize..)?.get(..bytes)?;
-        self.words.extend(part.chunks(8).map(|chunk| {
-            let mut word = [0; 8];
-            word[..chunk.len()].copy_from_slice(chunk);
-            u64::from_le_bytes(word)
-        }));
+        self.push_bytes(part);
         Some(())
     }
 
-    fn pointers(&mut self) -> Vec<*mut c_void> {
+    /// Pointers to some arguments, which are valid until more are added.
+    pub fn pointers(&mut self, arguments: Range<usize>) -> Vec<*mut c_void> {
         let words = self.words.as_mut_ptr();
         // SAFETY: every start lies within the words.
-        self.starts.iter().map(|start| unsafe { words.add(*start) }.cast()).collect()
+        self.starts[arguments].iter().map(|start| unsafe { words.add(*start) }.cast()).collect()
     }
 }
