@@ -6,6 +6,12 @@ use super::error::one_line;
 use super::write_all::write_all;
 use super::{Gpu, GpuError, Staging, Submission};
 
+/// A copy on its way to where the host reads it.
+pub struct Started {
+    staging: Staging,
+    submission: Submission,
+}
+
 /// Bytes of scratch for split products.
 pub(crate) const PARTIAL_SUMS: u64 = 64 << 20;
 
@@ -147,17 +153,29 @@ impl Gpu {
             self.read_pieces(buffer, offset, bytemuck::cast_slice_mut(&mut values)).await?;
             return Ok(values);
         }
-        self.read_staging(&self.start_read(buffer, offset, bytes), len).await
+        self.read_staging(&self.start_read(buffer, offset, bytes).staging, len).await
     }
 
     /// Copies `bytes` of `buffer` from byte `offset` (a multiple of 4) on, after everything submitted so far, to where the host reads them:
-    /// [`Gpu::read_staging`].
-    pub fn start_read(&self, buffer: &wgpu::Buffer, offset: u64, bytes: u64) -> Staging {
+    /// [`Gpu::finish_read`].
+    pub fn start_read(&self, buffer: &wgpu::Buffer, offset: u64, bytes: u64) -> Started {
         let staging = self.staging(bytes);
         let mut encoder = self.device.create_command_encoder(&Default::default());
         encoder.copy_buffer_to_buffer(buffer, offset, &staging.buffer, 0, bytes.next_multiple_of(4));
-        self.send(Some(encoder.finish()));
-        staging
+        let submission = self.send(Some(encoder.finish()));
+        Started { staging, submission }
+    }
+
+    /// The first `len` values of what `started` copies. The device may go on with what was submitted behind it.
+    pub async fn finish_read<T: bytemuck::Pod>(
+        &self,
+        started: &Started,
+        len: usize,
+    ) -> Result<Vec<T>, GpuError> {
+        let Submission(index) = started.submission.clone();
+        let until = wgpu::PollType::Wait { submission_index: Some(index), timeout: None };
+        self.map(&started.staging.buffer, wgpu::MapMode::Read, || self.drive(until)).await?;
+        self.mapped(&started.staging, len)
     }
 
     /// Maps all of `buffer` for the host, after `wait` has waited for the device.

@@ -39,6 +39,7 @@ use std::sync::{Arc, Mutex, OnceLock, RwLock};
 
 pub use backend::{Backend, KernelSetting};
 pub use bind_groups::BindGroups;
+pub use buffers::Started;
 pub(crate) use buffers::{ARRIVALS, PARTIAL_SUMS};
 use error::Fault as DeviceFault;
 pub use error::GpuError;

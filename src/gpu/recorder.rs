@@ -68,6 +68,11 @@ impl<'g> Recorder<'g> {
         Recorder { groups: Some(groups.again()), ..Recorder::recurring(gpu) }
     }
 
+    /// The rest of a recording: it goes on where `groups` ended.
+    pub fn continuing(gpu: &'g Gpu, groups: BindGroups) -> Recorder<'g> {
+        Recorder { groups: Some(groups), ..Recorder::recurring(gpu) }
+    }
+
     /// A recording whose kernels never run; copies run if they are submitted. End it with [`Recorder::compile`]: the kernels of later
     /// recordings are compiled then.
     pub fn ahead(gpu: &'g Gpu) -> Recorder<'g> {

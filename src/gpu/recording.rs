@@ -99,6 +99,11 @@ impl Gpu {
             Ok(())
         };
         self.map(&staging.buffer, wgpu::MapMode::Read, wait).await?;
+        self.mapped(staging, len)
+    }
+
+    /// The first `len` values of memory that is mapped, and that is not afterwards.
+    pub(super) fn mapped<T: bytemuck::Pod>(&self, staging: &Staging, len: usize) -> Result<Vec<T>, GpuError> {
         let view = staging.buffer.slice(..).get_mapped_range();
         let view = view.map_err(|e| self.reason(e))?;
         let values = bytemuck::pod_collect_to_vec(&view[..len * size_of::<T>()]);

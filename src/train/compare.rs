@@ -11,7 +11,7 @@ use super::results::Measured;
 use super::rewards;
 use super::{LossTotals, TrainError, Trainer};
 use crate::data::batch::{Compared, Comparison, MicroBatch, Step};
-use crate::gpu::{GpuError, Recorder};
+use crate::gpu::{GpuError, Recorder, Started};
 use crate::model::{Inputs, Losses};
 use crate::ops::dropout::Mask;
 
@@ -120,9 +120,14 @@ impl Trainer<'_> {
         }
     }
 
-    /// The objective of the step whose gradients were accumulated last.
-    pub(super) async fn loss(&self, step: &Step) -> Result<Measured, GpuError> {
-        let losses = self.gpu.read::<f32>(&self.losses, step.loss_tokens).await?;
+    /// Starts to read the losses of the step whose gradients were accumulated last.
+    pub(super) fn start_losses(&self, step: &Step) -> Started {
+        self.gpu.start_read(&self.losses, 0, 4 * step.loss_tokens as u64)
+    }
+
+    /// The objective of that step.
+    pub(super) async fn loss(&self, step: &Step, losses: &Started) -> Result<Measured, GpuError> {
+        let losses = self.gpu.finish_read::<f32>(losses, step.loss_tokens).await?;
         if let Some(preference) = self.objective.preference() {
             let (loss, preference) = self.judge(step, preference, &losses);
             return Ok(Measured { loss, preference, ..Measured::default() });

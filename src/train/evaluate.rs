@@ -112,6 +112,7 @@ impl Trainer<'_> {
         mut progress: impl FnMut(usize),
     ) -> Result<LossTotals, GpuError> {
         self.assert_fits(batches);
+        self.following.forget_begun(); // its losses are overwritten
         let mut totals = LossTotals::default();
         for (i, batch) in batches.iter().enumerate() {
             let mut rec = Recorder::recurring(self.gpu);

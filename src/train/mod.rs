@@ -6,6 +6,7 @@ pub mod divergence;
 mod error;
 mod evaluate;
 mod exchange;
+mod following;
 pub mod objective;
 pub mod ranks;
 mod results;

@@ -65,6 +65,7 @@ impl Trainer<'_> {
         parameters: &BTreeMap<Slot, Pair>,
         batches: &[MicroBatch],
     ) -> Result<Vec<f32>, GpuError> {
+        self.following.forget_begun();
         let current = self.adapter().await?;
         self.adapter.write_parameters(self.gpu, parameters);
         let logps = self.logps(batches).await;

@@ -7,7 +7,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::exchange::{Exchange, Times};
-use super::objective::{Objective, mean_coefficients};
+use super::following::Following;
+use super::objective::Objective;
 use super::ranks::Ranks;
 use super::results::{Measured, Snapshot, StepReport};
 use super::{Capacity, Dropout, Optimizer, TrainError};
@@ -38,11 +39,9 @@ pub struct Trainer<'a> {
     /// KTO's estimate for the current step.
     pub(super) kl: Mutex<Option<f64>>,
     /// Those of the last step's dispatches.
-    bind_groups: Mutex<BindGroups>,
-    /// First micro-batch of the next step, to be uploaded while this step is computed.
-    announced: Mutex<Option<MicroBatch>>,
-    /// A micro-batch that is on the device already.
-    uploaded: Mutex<Option<(MicroBatch, Inputs)>>,
+    pub(super) bind_groups: Mutex<BindGroups>,
+    /// The next step.
+    pub(super) following: Following,
     /// Updates so far; skipped steps do not count.
     updates: AtomicU64,
     capacity: Capacity,
@@ -50,7 +49,7 @@ pub struct Trainer<'a> {
     plan: Plan,
     ranks: Rc<Ranks>,
     /// `None` for steps of one share, and while it is in use.
-    exchange: Mutex<Option<Exchange>>,
+    pub(super) exchange: Mutex<Option<Exchange>>,
 }
 
 impl<'a> Trainer<'a> {
@@ -86,8 +85,7 @@ impl<'a> Trainer<'a> {
             objective: Objective::CrossEntropy,
             kl: Mutex::new(None),
             bind_groups: Mutex::default(),
-            announced: Mutex::new(None),
-            uploaded: Mutex::new(None),
+            following: Following::default(),
             updates: AtomicU64::new(0),
             adapter,
             capacity,
@@ -175,30 +173,6 @@ impl<'a> Trainer<'a> {
         }
     }
 
-    /// Adds up the gradients of the mean cross entropy.
-    pub(super) async fn accumulate_mean(
-        &self,
-        step: &Step,
-        number: u64,
-        micro_batches: Range<usize>,
-    ) -> Result<(), TrainError> {
-        let groups = std::mem::take(&mut *self.bind_groups.lock().expect("lock is not poisoned"));
-        let mut rec = Recorder::repeating(self.gpu, groups);
-        self.adapter.zero_gradients(&mut rec);
-        self.gpu.write(&self.coefficients, &mean_coefficients(step.loss_tokens));
-        let mut offset = step.rows_before(micro_batches.start);
-        for i in micro_batches {
-            let inputs = self.inputs(&step.micro_batches[i]).await?;
-            let mask = self.dropout.mask(number, i);
-            self.forward_backward(&mut rec, &inputs, &self.losses(offset), mask).await?;
-            rec.submit()?;
-            rec.forget(&inputs.buffers());
-            offset += inputs.loss_tokens;
-        }
-        *self.bind_groups.lock().expect("lock is not poisoned") = rec.into_bind_groups();
-        Ok(())
-    }
-
     /// Clips the accumulated gradients and updates the adapter with them. Fails, and leaves the adapter unchanged, where
     /// something is not finite.
     pub async fn apply(
@@ -211,11 +185,12 @@ impl<'a> Trainer<'a> {
         let mut rec = Recorder::new(self.gpu);
         let update = self.update(&mut rec, step.loss_tokens, optimizer, learning_rate);
         rec.submit()?;
-        // One wait for both results.
         let state = self.gpu.start_read(&self.adapter.clip.state, 0, size_of::<ClipState>() as u64);
-        self.upload_announced().await?;
-        let Measured { loss, preference, rewards } = self.loss(step).await?;
-        let state = self.gpu.read_staging::<ClipState>(&state, 1).await?[0];
+        let losses = self.start_losses(step);
+        // The device goes on while the host waits for the results.
+        self.begin_announced(number + 1).await?;
+        let Measured { loss, preference, rewards } = self.loss(step, &losses).await?;
+        let state = self.gpu.finish_read::<ClipState>(&state, 1).await?[0];
         if let Some(exchange) = &*self.exchange.lock().expect("lock is not poisoned") {
             exchange.check(number, &state)?;
         }
@@ -238,15 +213,8 @@ impl<'a> Trainer<'a> {
         number: u64,
     ) -> Result<(f64, BTreeMap<Slot, Pair>), TrainError> {
         self.sum_gradients(step, number).await?;
-        Ok((self.loss(step).await?.loss, self.adapter.read_gradients(self.gpu).await?))
-    }
-
-    /// Names the step after the next one: its first micro-batch is uploaded while the next step is computed. Affects speed
-    /// only.
-    pub fn announce(&self, step: &Step) {
-        let exchange = self.exchange.lock().expect("lock is not poisoned");
-        let first = exchange.as_ref().map_or(0, |exchange| exchange.first(step));
-        *self.announced.lock().expect("lock is not poisoned") = step.micro_batches.get(first).cloned();
+        let losses = self.start_losses(step);
+        Ok((self.loss(step, &losses).await?.loss, self.adapter.read_gradients(self.gpu).await?))
     }
 
     /// Compiles, in parallel, every kernel that steps with `optimizer` and evaluations over `batches` run. Returns how many
@@ -278,14 +246,14 @@ impl<'a> Trainer<'a> {
                 self.model.forward(&mut rec, &inputs, &self.adapter, &self.activations, None).await?;
             }
             self.head.forward(&mut rec, self.model, &inputs, &self.activations, &losses);
-            *self.uploaded.lock().expect("lock is not poisoned") = Some((batch.clone(), inputs));
+            self.following.keep(batch, inputs);
         }
         self.update(&mut rec, self.capacity.step_loss_tokens, optimizer, 0.0);
         Ok(rec)
     }
 
     /// Records forward and backward of one micro-batch.
-    async fn forward_backward<'r>(
+    pub(super) async fn forward_backward<'r>(
         &'r self,
         rec: &mut Recorder<'r>,
         inputs: &Inputs,
@@ -314,23 +282,6 @@ impl<'a> Trainer<'a> {
         update
     }
 
-    /// Uploads `batch`, unless it is on the device already.
-    pub(super) async fn inputs(&self, batch: &MicroBatch) -> Result<Inputs, GpuError> {
-        let uploaded = self.uploaded.lock().expect("lock is not poisoned").take_if(|(of, _)| of == batch);
-        match uploaded {
-            Some((_, inputs)) => Ok(inputs),
-            None => Inputs::upload(self.gpu, self.model, batch).await,
-        }
-    }
-
-    /// Uploads the announced micro-batch, once.
-    pub(super) async fn upload_announced(&self) -> Result<(), GpuError> {
-        let Some(batch) = self.announced.lock().expect("lock is not poisoned").take() else { return Ok(()) };
-        let inputs = Inputs::upload(self.gpu, self.model, &batch).await?;
-        *self.uploaded.lock().expect("lock is not poisoned") = Some((batch, inputs));
-        Ok(())
-    }
-
     pub(super) fn assert_fits(&self, batches: &[MicroBatch]) {
         for batch in batches {
             assert!(batch.len() <= self.capacity.tokens, "capacity covers every micro-batch");
@@ -348,6 +299,7 @@ impl Trainer<'_> {
 
     /// Replaces the adapter by another one of the same slots and rank. Gradients and moments do not change.
     pub fn set_adapter(&mut self, adapter: &Adapter) {
+        self.following.forget_begun();
         self.adapter.set(self.gpu, adapter);
     }
 
@@ -360,6 +312,7 @@ impl Trainer<'_> {
 
     /// Restores the state that [`Trainer::snapshot`] saved.
     pub fn restore(&self, snapshot: &Snapshot) {
+        self.following.forget_begun();
         self.adapter.write_parameters(self.gpu, &snapshot.parameters);
         self.adapter.write_moments(self.gpu, &snapshot.first, &snapshot.second);
         self.updates.store(snapshot.updates, Ordering::Relaxed);

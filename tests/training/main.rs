@@ -12,6 +12,7 @@ mod chat;
 mod decode;
 mod dropout;
 mod exported;
+mod following;
 mod grpo;
 mod library;
 mod limits;
@@ -40,7 +41,7 @@ fn main() -> std::process::ExitCode {
     type Run = fn(&Gpu) -> Result<(), Failed>;
     const F32: &[Variant] = &[Variant::F32];
 
-    let cases: [(&str, &[Variant], Run); 57] = [
+    let cases: [(&str, &[Variant], Run); 58] = [
         ("grpo: the same bytes after a stop, and for any number of sequences", F32, grpo::same_bytes),
         (
             "grpo: the sampler against the training pass",
@@ -102,6 +103,11 @@ fn main() -> std::process::ExitCode {
             "dropout: for experts, the same seed gives the same bits, on the device or in host memory",
             &[Variant::F32, Variant::Coop16],
             dropout::same_bits_of_experts,
+        ),
+        (
+            "following: steps that begin early give the same bits",
+            &[Variant::F32, Variant::Cuda],
+            following::same_bits,
         ),
         ("limits: a gradient that is not finite leaves the adapter unchanged", F32, limits::not_finite),
         ("limits: an overflow in a layer is reported in training and in evaluation", F32, limits::overflow),

@@ -17,10 +17,13 @@ use crate::train::{LossTotals, TrainError};
 impl Run<'_> {
     /// Whether an evaluation is due: before the first step, after the last, and every `eval.steps`.
     pub(super) fn evaluation_is_due(&self) -> bool {
+        self.evaluation_follows(self.step) && self.history.evaluated != Some(self.step)
+    }
+
+    /// Whether an evaluation comes after step `step`.
+    pub(super) fn evaluation_follows(&self, step: usize) -> bool {
         let every = self.recipe.eval.steps;
-        let at_an_end = self.step == 0 || self.step == self.steps();
-        let due = at_an_end || (every > 0 && self.step.is_multiple_of(every));
-        due && self.history.evaluated != Some(self.step)
+        step == 0 || step == self.steps() || (every > 0 && step.is_multiple_of(every))
     }
 
     /// Evaluates the model after the last step. Returns false, and records nothing, if the user asked to stop meanwhile.

@@ -162,7 +162,8 @@ impl Run<'_> {
         };
         let tokens = step.tokens();
         let batches = self.batches.as_deref().expect("no step is being decided");
-        let result = take(batches, &self.trainer, (index, &step), &optimizer, learning_rate).await;
+        let at_once = !self.evaluation_follows(number);
+        let result = take(batches, &self.trainer, (index, &step), &optimizer, learning_rate, at_once).await;
         let of_batches = batches.metrics();
         let seconds = started.elapsed().as_secs_f64();
         let mut warnings = Vec::new();

@@ -106,17 +106,19 @@ impl Batches for Planned<'_> {
     }
 }
 
-/// Takes `step`, which is number `index`, from 0. The first micro-batch of the following step is uploaded meanwhile, if that is known.
+/// Takes `step`, which is number `index`, from 0. The first micro-batch of the following step is uploaded meanwhile, if that is known, and begun if
+/// it comes `at_once`.
 pub async fn take(
     batches: &dyn Batches,
     trainer: &Trainer<'_>,
     (index, step): (usize, &Step),
     optimizer: &Optimizer,
     learning_rate: f64,
+    at_once: bool,
 ) -> Result<StepReport, TrainError> {
     let number = index + 1;
     if let Some(following) = batches.known(number) {
-        trainer.announce(&following);
+        trainer.announce(&following, at_once);
     }
     trainer.step(step, number as u64, optimizer, learning_rate).await
 }

@@ -201,7 +201,14 @@ fn time(session: &Session, trainer: &Trainer, initial: &Adapter, measure: usize)
     for index in 0..=measure {
         bar.set_position(index);
         let (step, rate) = (steps.step(samples, index), steps.schedule.learning_rate(index));
-        block_on(run::take(&batches, trainer, (index, &step), &optimizer, rate))?;
+        block_on(run::take(
+            &batches,
+            trainer,
+            (index, &step),
+            &optimizer,
+            rate,
+            (1..measure).contains(&index),
+        ))?;
         if index == 0 {
             started = Instant::now();
         } else {

@@ -88,7 +88,7 @@ fn time(session: &Session, mut learning: Learning, trainer: &Trainer, measure: u
         let Some(step) = block_on(learning.next(index, trainer, &mut |_, _, _| true))? else { return Ok(()) };
         let drawn = started.elapsed().as_secs_f64();
         let rate = session.prepared.steps.schedule.learning_rate(index);
-        block_on(run::take(&learning, trainer, (index, &step), &optimizer, rate))?;
+        block_on(run::take(&learning, trainer, (index, &step), &optimizer, rate, false))?;
         if index > 0 || measure == 0 {
             drawing += drawn;
             training += started.elapsed().as_secs_f64() - drawn;

@@ -114,7 +114,7 @@ pub fn digest(trainer: &Trainer) -> Result<String> {
 
 /// Takes the first step, which is not timed. Meanwhile the timed one is uploaded, as a run uploads every following step.
 pub fn warm_up(trainer: &Trainer, step: &Step, timed: &Step) -> Result<StepReport> {
-    trainer.announce(timed);
+    trainer.announce(timed, false);
     Ok(block_on(trainer.step(step, 1, &OPTIMIZER, LEARNING_RATE))?)
 }
 
@@ -122,7 +122,10 @@ pub fn warm_up(trainer: &Trainer, step: &Step, timed: &Step) -> Result<StepRepor
 pub fn mean_seconds(trainer: &Trainer, step: &Step, steps: usize) -> Result<f64> {
     let started = Instant::now();
     for number in 0..steps {
-        trainer.announce(step);
+        // Nothing is left behind the last one.
+        if number + 1 < steps {
+            trainer.announce(step, true);
+        }
         block_on(trainer.step(step, number as u64 + 2, &OPTIMIZER, LEARNING_RATE))?;
     }
     Ok(started.elapsed().as_secs_f64() / steps as f64)
