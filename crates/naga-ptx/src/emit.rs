@@ -14,6 +14,10 @@ pub struct Emitter {
     registers: [u32; 4],
     labels: u32,
     locals: u32,
+    /// Whether the kernel reads memory before it waits for the one ahead.
+    pub early: bool,
+    /// Whether the text waits for the kernel ahead already.
+    waits: bool,
 }
 
 impl Emitter {
@@ -27,6 +31,8 @@ impl Emitter {
             registers: [0; 4],
             labels: 0,
             locals: 0,
+            early: false,
+            waits: false,
         }
     }
 
@@ -203,6 +209,15 @@ impl Emitter {
         }
     }
 
+    /// Waits for the end of the kernel ahead, where kernels do. The next one may start then: all blocks of this one have.
+    pub fn wait(&mut self) {
+        if self.options.target >= 90 {
+            self.waits = true;
+            self.line("griddepcontrol.wait;");
+            self.line("griddepcontrol.launch_dependents;");
+        }
+    }
+
     pub fn finish(self) -> (String, Vec<Param>) {
         let mut text = String::new();
         let (major, minor) = self.options.version;
@@ -232,7 +247,7 @@ impl Emitter {
             }
         }
         put(self.declarations);
-        if self.options.target >= 90 {
+        if self.options.target >= 90 && !self.waits {
             // The launch decides whether a kernel starts before the one ahead of it has ended, and only then does this wait.
             put("    griddepcontrol.wait;".into());
         }

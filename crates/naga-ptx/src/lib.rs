@@ -17,6 +17,10 @@
 //! by value (constant memory), storage buffers are parameters that are addresses. Bounds are not checked, as with wgpu's
 //! `ShaderRuntimeChecks::unchecked()`, unless [`Options::checked`] is set. Workgroup memory is not zeroed.
 //!
+//! From `.target sm_90` on, a kernel waits for the end of the one ahead of it, so that it may be launched by programmatic stream
+//! serialization. It waits before all else, or where it calls an empty function `wait_for_kernel_ahead`: then it must not read before that what
+//! another kernel stores. Behind that call it allows the launch of the next one.
+//!
 //! Known are compute entry points with scalars of 32 bits, f16 and bool, their vectors and matrices, structs, arrays, atomics, subgroup
 //! operations other than scans and quads, and cooperative matrices of 16×16 with operands in f16 and sums in f32. Everything else, such as
 //! textures, is [`Unsupported`].
@@ -105,6 +109,8 @@ pub struct Kernel {
     pub shared: u32,
     /// The least bytes of each buffer, as wgpu's late validation wants them: (group, binding, bytes).
     pub least_bytes: Vec<(u32, u32, u64)>,
+    /// Whether it may be launched as soon as the kernel ahead allows it, as it allows the next one: see the crate's text.
+    pub early: bool,
 }
 
 /// Something that the translator does not know.
@@ -142,6 +148,7 @@ pub fn translate(module: &Module, info: &ModuleInfo, entry: &str, options: &Opti
     }
     let used = info.get_entry_point(index);
     let mut out = emit::Emitter::new(*options, point.workgroup_size);
+    out.early = options.target >= 90 && module.functions.iter().any(|(_, function)| stmt::is_wait(function));
     let mut globals = value::Globals::default();
     let mut least_bytes = Vec::new();
     let mut shared = 0;
@@ -169,8 +176,9 @@ pub fn translate(module: &Module, info: &ModuleInfo, entry: &str, options: &Opti
         globals.places.insert(handle, place);
     }
     context::entry(module, info, index, globals, &mut out)?;
+    let early = out.early;
     let (text, params) = out.finish();
-    Ok(Kernel { text, params, threads: point.workgroup_size, shared, least_bytes })
+    Ok(Kernel { text, params, threads: point.workgroup_size, shared, least_bytes, early })
 }
 
 fn binding(global: &GlobalVariable) -> Option<(u32, u32)> {

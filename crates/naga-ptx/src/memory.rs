@@ -85,8 +85,10 @@ impl Emitter {
         }
     }
 
-    fn load_instruction(space: Space) -> &'static str {
+    fn load_instruction(&self, space: Space) -> &'static str {
         match space {
+            // `ptxas` moves a load that nothing can change past the wait for the kernel ahead.
+            Space::Global { constant: true } if self.early => "ld.global",
             Space::Global { constant: true } => "ld.global.nc",
             Space::Global { constant: false } => "ld.global",
             Space::Shared => "ld.shared",
@@ -106,7 +108,7 @@ impl Emitter {
 
     /// `count` registers of 32 bits.
     pub fn load_words(&mut self, place: &Place, count: usize, aligned: bool) -> Vec<Op> {
-        let instruction = Emitter::load_instruction(place.space);
+        let instruction = self.load_instruction(place.space);
         let mut words = Vec::new();
         while words.len() < count {
             let left = count - words.len();
@@ -157,7 +159,7 @@ impl Emitter {
     }
 
     fn load_scalar(&mut self, place: &Place, ty: Ty) -> Op {
-        let instruction = Emitter::load_instruction(place.space);
+        let instruction = self.load_instruction(place.space);
         let address = self.address(place);
         match ty {
             Ty::F16 => {

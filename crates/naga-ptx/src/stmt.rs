@@ -6,6 +6,14 @@ use crate::context::{Context, Frame};
 use crate::value::{Op, Pointer, Val};
 use crate::{Result, unsupported};
 
+/// The function whose call says where a kernel waits for the one ahead of it.
+const WAIT: &str = "wait_for_kernel_ahead";
+
+/// Whether calls of a function are that wait.
+pub fn is_wait(function: &naga::Function) -> bool {
+    function.name.as_deref() == Some(WAIT)
+}
+
 impl<'a> Context<'a> {
     pub fn block(&mut self, frame: &mut Frame<'a>, block: &'a naga::Block) -> Result<()> {
         block.iter().try_for_each(|statement| self.statement(frame, statement))
@@ -53,6 +61,7 @@ impl<'a> Context<'a> {
                 self.out.line("bar.sync 0;");
                 frame.values.insert(*result, value);
             }
+            S::Call { function, .. } if is_wait(&self.module.functions[*function]) => self.out.wait(),
             S::Call { function, arguments, result } => {
                 let arguments =
                     arguments.iter().map(|a| self.value(frame, *a)).collect::<Result<Vec<_>>>()?;

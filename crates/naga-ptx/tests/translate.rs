@@ -247,3 +247,29 @@ fn what_is_not_known_is_named() {
     let missing = translate(&module, &info, "main", &Options::default()).expect_err("no such entry point");
     assert_eq!(missing.0, "no entry point main");
 }
+
+#[test]
+fn a_kernel_waits_for_the_one_ahead_where_it_says_so() {
+    let text = "@group(0) @binding(0) var<storage, read> w: array<u32>;
+        @group(0) @binding(1) var<storage, read_write> data: array<u32>;
+        fn wait_for_kernel_ahead() {}
+        @compute @workgroup_size(64) fn main(@builtin(local_invocation_index) i: u32) {
+            let early = w[i];
+            wait_for_kernel_ahead();
+            data[i] += early;
+        }";
+    let newer = compile(text, &Options { target: 90, ..Options::default() }).expect("it is translated");
+    assemble(&newer.text, 90);
+    assert!(newer.early);
+    assert_eq!(count(&newer, "griddepcontrol.wait;"), 1);
+    // A load that nothing can change might move past the wait.
+    assert_eq!(count(&newer, "ld.global.nc"), 0);
+    let at = |part: &str| newer.text.find(part).expect(part);
+    assert!(at("ld.global") < at("griddepcontrol.wait"));
+    assert!(at("griddepcontrol.wait") < at("griddepcontrol.launch_dependents"));
+    let older = kernel(text);
+    assert!(!older.early);
+    assert_eq!((count(&older, "griddepcontrol"), count(&older, "ld.global.nc")), (0, 1));
+    let silent = body("data[i] += 1u;");
+    assert!(!silent.early);
+}

@@ -178,6 +178,7 @@ impl Adapter {
             features: desc.required_features,
             limits: desc.required_limits.clone(),
             overlaps,
+            early: AtomicBool::new(false),
             // Texts run on everything newer.
             target: if overlaps { 90 } else { 80.min(self.capability.0 * 10 + self.capability.1) },
             allocated: AtomicU64::new(0),

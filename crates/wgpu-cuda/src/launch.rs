@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::ffi::{CStr, c_void};
 use std::ptr::null_mut;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 use crate::buffer::{Buffer, BufferData};
@@ -65,6 +66,15 @@ pub struct Size {
     pub shared: u32,
 }
 
+/// When a kernel starts, and the next one.
+#[derive(Clone, Copy)]
+pub struct Start {
+    /// Whether its text waits for the end of the kernel ahead.
+    pub waits: bool,
+    /// Whether it allows the launch of the next kernel before it ends, and reads nothing that the one ahead stores before that has ended.
+    pub early: bool,
+}
+
 /// Records a launch behind the commands so far.
 ///
 /// # Panics
@@ -118,7 +128,8 @@ fn kernel(state: &State, text: &'static [u8], name: &'static CStr, shared: u32) 
 }
 
 impl State {
-    /// Launches a function, which may start before the one ahead has ended if it `waits` for that itself.
+    /// Launches a function, which may start before the one ahead has ended if it waits for that itself. Where that one allows it earlier, its
+    /// loads must not move past the wait either.
     ///
     /// # Safety
     /// `values` or `extras` are the arguments of the function, as `cuLaunchKernelEx` takes them.
@@ -127,17 +138,19 @@ impl State {
         stream: Raw,
         function: Raw,
         size: &Size,
-        waits: bool,
+        start: Start,
         values: *mut *mut c_void,
         extras: *mut *mut c_void,
     ) -> i32 {
+        let ahead_is_early = self.early.swap(start.early, Ordering::Relaxed);
+        let overlaps = self.overlaps && start.waits && (start.early || !ahead_is_early);
         let config = Config {
             grid: size.grid,
             threads: size.threads,
             shared: size.shared,
             stream: stream.0,
             attributes: &OVERLAPS,
-            attribute_count: (waits && self.overlaps).into(),
+            attribute_count: overlaps.into(),
         };
         // SAFETY: as the caller says; the configuration is read before the call returns.
         unsafe { (self.driver.launch)(&config, function.0, values, extras) }
@@ -199,7 +212,8 @@ pub fn run(state: &State, stream: Raw, launch: &RawLaunch) -> Result<(), CudaErr
     let size = launch.size();
     // SAFETY: the parameter has the kernel's size, which its caller knows, and is read before the call returns.
     let code = unsafe {
-        state.launch(stream, kernel.function, &size, kernel.waits, null_mut(), extras.as_mut_ptr())
+        let start = Start { waits: kernel.waits, early: false };
+        state.launch(stream, kernel.function, &size, start, null_mut(), extras.as_mut_ptr())
     };
     driver.check(code, &launch.name.to_string_lossy())?;
     stamp(1)

@@ -54,6 +54,8 @@ pub struct PipelineData {
     pub function: Raw,
     pub params: Vec<naga_ptx::Param>,
     pub threads: [u32; 3],
+    /// Whether it allows the launch of the next kernel before it ends.
+    pub early: bool,
     pub label: String,
 }
 
@@ -97,6 +99,7 @@ impl PipelineData {
             function: Raw(function),
             params: kernel.params,
             threads: kernel.threads,
+            early: kernel.early,
             label,
         })
     }
@@ -110,6 +113,7 @@ impl PipelineData {
             function: nothing,
             params: Vec::new(),
             threads: [1; 3],
+            early: false,
             label: label.into(),
         }
     }

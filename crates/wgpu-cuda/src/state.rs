@@ -50,6 +50,8 @@ pub struct State {
     pub limits: wgpu::Limits,
     /// Whether a kernel may start when all blocks of the one ahead have: its text waits for the end of that one.
     pub overlaps: bool,
+    /// Whether the last kernel that was launched allows the next one's launch before it ends.
+    pub early: AtomicBool,
     /// The `.target` of kernels.
     pub target: u32,
     /// Bytes of buffers in device memory.

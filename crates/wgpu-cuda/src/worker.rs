@@ -13,7 +13,7 @@ use crate::buffer::{BufferData, Memory};
 use crate::command::Command;
 use crate::copies::is_beside;
 use crate::driver::CudaError;
-use crate::launch::{self, Size};
+use crate::launch::{self, Size, Start};
 use crate::pipeline::{Bound, Group, PipelineData};
 use crate::replay::{Calls, kernels_ahead};
 use crate::state::{Raw, State, lock};
@@ -200,10 +200,12 @@ impl State {
         arguments: &mut Arguments,
     ) -> Result<(), CudaError> {
         let size = Size { grid, threads: pipeline.threads, shared: 0 };
+        let start = Start { waits: true, early: pipeline.early };
         let mut pointers = arguments.pointers(0..pipeline.params.len());
         // SAFETY: there is an argument for every parameter, which is read before the call returns.
-        let code =
-            unsafe { self.launch(stream, pipeline.function, &size, true, pointers.as_mut_ptr(), null_mut()) };
+        let code = unsafe {
+            self.launch(stream, pipeline.function, &size, start, pointers.as_mut_ptr(), null_mut())
+        };
         self.driver.check(code, &pipeline.label)?;
         self.settle(&pipeline.label)
     }
