@@ -1,8 +1,12 @@
 // The end of a block, one workgroup per token: stream = scale·(stream + norm(y + B·z)), and the norm before the next block,
 // normed = next_norm(stream). y lies in the row of products that holds the adapter's z. A thread keeps its columns in registers, and issues
 // all its loads before the first sum: of B, the rows for DEEP vec4s of z at a time. One workgroup reads all of B, most of its traffic; where
-// the device allows so many threads, GROUPS groups of 256 share it. With INTEGERS, normed is stored as integers too.
+// the device allows so many threads, GROUPS groups of 256 share it. With INTEGERS, normed is stored as integers too. With EARLY the kernel starts
+// before y is there, and loads norms and the first rows of B until then.
 #import common/reduce_wide
+#if {EARLY}
+#import common/ahead
+#end
 #if {INTEGERS}
 #import common/integers
 #end
@@ -56,6 +60,14 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
     var norm{i} = vec4<f32>();
 #end
     var next_norm{i} = vec4<f32>();
+#if {EARLY}
+    if first {
+#if !{IDENTITY}
+        norm{i} = norm[c{i}];
+#end
+        next_norm{i} = next_norm[c{i}];
+    }
+#else
     if first {
         value{i} = y[y_row + c{i}];
         if params.ended == 1u {
@@ -69,7 +81,46 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
         next_norm{i} = next_norm[c{i}];
     }
 #end
+#end
+#if {EARLY}
+    let mine = lane / 256u * {DEEP}u;
+#for i in 0..{SHARES}
+#for j in 0..{DEEP}
+    var ahead{j}x{i} = vec4<f32>();
+    var ahead{j}y{i} = vec4<f32>();
+    var ahead{j}z{i} = vec4<f32>();
+    var ahead{j}w{i} = vec4<f32>();
+    if mine < params.rank4 {
+        ahead{j}x{i} = b[4u * (mine + {j}u) * params.width4 + c{i}];
+        ahead{j}y{i} = b[(4u * (mine + {j}u) + 1u) * params.width4 + c{i}];
+        ahead{j}z{i} = b[(4u * (mine + {j}u) + 2u) * params.width4 + c{i}];
+        ahead{j}w{i} = b[(4u * (mine + {j}u) + 3u) * params.width4 + c{i}];
+    }
+#end
+#end
+    wait_for_kernel_ahead();
+#for i in 0..{SHARES}
+    if first {
+        value{i} = y[y_row + c{i}];
+        if params.ended == 1u {
+            before{i} = normed[row + c{i}];
+        } else {
+            before{i} = stream[row + c{i}];
+        }
+    }
+#end
+    if mine < params.rank4 {
+#for j in 0..{DEEP}
+        let z{j} = y[y_row + params.z_offset4 + mine + {j}u];
+#for i in 0..{SHARES}
+        value{i} += z{j}.x * ahead{j}x{i} + z{j}.y * ahead{j}y{i} + z{j}.z * ahead{j}z{i} + z{j}.w * ahead{j}w{i};
+#end
+#end
+    }
+    for (var r = mine + {DEEP}u * ({THREADS}u / 256u); r < params.rank4; r += {DEEP}u * ({THREADS}u / 256u)) {
+#else
     for (var r = lane / 256u * {DEEP}u; r < params.rank4; r += {DEEP}u * ({THREADS}u / 256u)) {
+#end
 #for j in 0..{DEEP}
         let z{j} = y[y_row + params.z_offset4 + r + {j}u];
         let at{j} = 4u * (r + {j}u) * params.width4;

@@ -3,6 +3,7 @@
 // a time: each would otherwise wait for the one before.
 // Key j is visible to the token at position i if j <= i and i − j < window. Softmax is updated as keys come (Milakov & Gimelshein 2018).
 // With EACH every token is of a sequence of its own, and a workgroup has queries of one token.
+// With EARLY, which EACH excludes, the kernel starts before the queries are there, and loads earlier keys and values until then.
 // With several parts, each stores its sum, maximum and weight, and `combine` adds them up in order; with ARRIVING, the last workgroup of a
 // block of queries does.
 struct Params {
@@ -16,6 +17,9 @@ struct Params {
     splits: u32,        // parts of the keys, S
 }
 
+#if {EARLY}
+#import common/ahead
+#end
 override HEAD_SIZE4: u32;   // K / 4, at most 128
 override QUERIES: u32;      // queries of a workgroup: at most 8, or 4 where K is over 256
 
@@ -139,6 +143,13 @@ fn cache_at(key: u32, half: u32, kv_head: u32) -> u32 {
 #end
 }
 
+#if {EARLY}
+// A key, or in the place of a new one another row, which the kernel ahead does not store.
+fn seen_before(key: u32, fresh: u32) -> u32 {
+    return select(params.ring - 1u, min(key, fresh - 1u), fresh > 0u);
+}
+
+#end
 @compute @workgroup_size({THREADS})
 fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) workgroups: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let kv_head = group.y;
@@ -150,10 +161,31 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) wor
     }
     first_row = sequence * params.ring;
 #end
+#if {EARLY}
+    // The first keys and values are there before the queries are, but for those of the new tokens.
+    let own_first = first_visible(query(0u, group.x, kv_head).position);
+    let own_end = query(QUERIES - 1u, group.x, kv_head).position + 1u;
+    let share = ((own_end - own_first + params.splits - 1u) / params.splits + KEYS - 1u) / KEYS * KEYS;
+    let begin = min(own_first + split * share, own_end);
+    let stop = min(begin + share, own_end);
+    let fresh = past[0]; // the first key that the kernel ahead stores
+    let early_key = cache_at(seen_before(begin + lane / TOGETHER, fresh), 0u, kv_head);
+#for n in 0..{AHEAD}
+    let early_k{n} = cache[early_key + min(lane % TOGETHER + {n}u * TOGETHER, HEAD_SIZE4 - 1u)];
+#end
+    let early_groups = min(THREADS / min(HEAD_SIZE4, THREADS), KEYS);
+    let early_j = lane / min(HEAD_SIZE4, THREADS);
+#for m in 0..{AHEAD}
+    let early_at{m} = cache_at(seen_before(begin + early_j + {m}u * early_groups, fresh), 1u, kv_head);
+    let early_v{m} = cache[early_at{m} + lane % min(HEAD_SIZE4, THREADS)];
+#end
+    wait_for_kernel_ahead();
+#end
     for (var n = lane; n < QUERIES * HEAD_SIZE4; n += THREADS) {
         let one = query(n / HEAD_SIZE4, group.x, kv_head);
         stage_q[n] = q[one.row * params.q_stride4 + one.head * params.q_size4 + n % HEAD_SIZE4];
     }
+#if !{EARLY}
     let first = first_visible(query(0u, group.x, kv_head).position);
     let end = query(QUERIES - 1u, group.x, kv_head).position + 1u;
 #if {EACH}
@@ -165,6 +197,7 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) wor
 #end
     let begin = min(first + split * share, end);
     let stop = min(begin + share, end);
+#end
 
     // Softmax: eight threads per query, an eighth of the keys each.
     let own = min(lane / 8u, QUERIES - 1u);
@@ -185,7 +218,22 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) wor
         var s: array<f32, 8>;
         if key < stop {
             let at = cache_at(key, 0u, kv_head);
+#if {EARLY}
+            var c_from = lane % TOGETHER;
+            if key0 == begin && key < fresh {
+#for n in 0..{AHEAD}
+                if c_from < HEAD_SIZE4 {
+                    for (var i = 0u; i < QUERIES; i++) {
+                        s[i] += dot(stage_q[i * HEAD_SIZE4 + c_from], early_k{n});
+                    }
+                }
+                c_from += TOGETHER;
+#end
+            }
+            for (var c = c_from; c < HEAD_SIZE4; c += {LOADS}u * TOGETHER) {
+#else
             for (var c = lane % TOGETHER; c < HEAD_SIZE4; c += {LOADS}u * TOGETHER) {
+#end
 #for n in 0..{LOADS}
                 let c{n} = c + {n}u * TOGETHER;
                 let k{n} = cache[at + min(c{n}, HEAD_SIZE4 - 1u)];
@@ -253,7 +301,26 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) wor
             for (var n = 0u; n < columns; n++) {
                 let c = lane % across + THREADS * n;
                 if c < HEAD_SIZE4 {
+#if {EARLY}
+                    var j_from = lane / across;
+                    if key0 == begin && n == 0u {
+#for m in 0..{AHEAD}
+                        if j_from < keys {
+                            var v = early_v{m};
+                            if key0 + j_from >= fresh {
+                                v = cache[cache_at(key0 + j_from, 1u, kv_head) + c];
+                            }
+                            for (var i = 0u; i < QUERIES; i++) {
+                                acc[i * columns] += scores[i * THREADS + j_from * TOGETHER] * v;
+                            }
+                        }
+                        j_from += groups;
+#end
+                    }
+                    for (var j = j_from; j < keys; j += {LOADS}u * groups) {
+#else
                     for (var j = lane / across; j < keys; j += {LOADS}u * groups) {
+#end
 #for m in 0..{LOADS}
                         let j{m} = j + {m}u * groups;
                         let v{m} = cache[cache_at(key0 + min(j{m}, keys - 1u), 1u, kv_head) + c];

@@ -1,6 +1,10 @@
 // y = activation(gate + B·z)·(up + B·z): the product of gate and up with the adapters of both, or of a gate with an adapter and the per-layer
-// input, which has none. PARTS threads share the ranks of a column. With INTEGERS, y is one row, and stored as integers too.
+// input, which has none. PARTS threads share the ranks of a column. With INTEGERS, y is one row, and stored as integers too. With
+// EARLY the kernel starts before the products are there, and loads the first rows of B until then.
 #import common/activation
+#if {EARLY}
+#import common/ahead
+#end
 #if {INTEGERS}
 #import common/integers
 #end
@@ -65,8 +69,43 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gro
     let c = mine % params.width4;
     let row = t * params.gate_stride4;
     let part = lane / COLUMNS;
+#if {EARLY}
+#for (name, rank4, offset, z_at) in (g, params.rank4, 0u, params.z_offset4) (u, params.up_rank4, params.up_b_offset4, params.up_z_offset4)
+#for j in 0..{DEEP}
+    var {name}x{j} = vec4<f32>();
+    var {name}y{j} = vec4<f32>();
+    var {name}z{j} = vec4<f32>();
+    var {name}w{j} = vec4<f32>();
+    if part * {DEEP}u < {rank4} {
+        let at = {offset} + 4u * (part * {DEEP}u + {j}u) * params.width4 + c;
+        {name}x{j} = b[at];
+        {name}y{j} = b[at + params.width4];
+        {name}z{j} = b[at + 2u * params.width4];
+        {name}w{j} = b[at + 3u * params.width4];
+    }
+#end
+#end
+    wait_for_kernel_ahead();
+#for (name, rank4, offset, z_at) in (g, params.rank4, 0u, params.z_offset4) (u, params.up_rank4, params.up_b_offset4, params.up_z_offset4)
+    var {name} = vec4<f32>();
+    if part * {DEEP}u < {rank4} {
+#for j in 0..{DEEP}
+        let z{j} = gate[row + {z_at} + part * {DEEP}u + {j}u];
+        {name} += z{j}.x * {name}x{j} + z{j}.y * {name}y{j} + z{j}.z * {name}z{j} + z{j}.w * {name}w{j};
+#end
+    }
+    for (var r = (part + {PARTS}u) * {DEEP}u; r < {rank4}; r += {DEEP}u * {PARTS}u) {
+        for (var j = r; j < r + {DEEP}u; j++) {
+            let z = gate[row + {z_at} + j];
+            let at = {offset} + 4u * j * params.width4 + c;
+            {name} += z.x * b[at] + z.y * b[at + params.width4] + z.z * b[at + 2u * params.width4] + z.w * b[at + 3u * params.width4];
+        }
+    }
+#end
+#else
     var g = adapter_term(0u, row + params.z_offset4, c, params.rank4, part);
     var u = adapter_term(params.up_b_offset4, row + params.up_z_offset4, c, params.up_rank4, part);
+#end
 #if {PARTED}
     gate_terms[lane] = g;
     up_terms[lane] = u;

@@ -1,7 +1,11 @@
 // Queries, keys and values of new tokens, one workgroup per head: adds the adapter's term to the products, then applies RMSNorm and rotary
 // embedding. Queries stay in place; keys and values go to their token's row of the cache. With EACH every token is of a sequence of its own.
-// With BEHIND the weights of the norm are multiplied behind the rotary embedding.
+// With BEHIND the weights of the norm are multiplied behind the rotary embedding. With EARLY, which EACH, BEHIND and IDENTITY exclude, the kernel
+// starts before the products are there, and loads all else until then.
 #import common/reduce_wide
+#if {EARLY}
+#import common/ahead
+#end
 #if {EACH}
 #import common/steps
 #end
@@ -66,6 +70,22 @@ fn adapter_term(b_at: u32, n_rows: u32, z_at: u32) -> f32 {
     return sum;
 }
 
+#if {EARLY}
+fn norms_of(kind: u32, pair: u32) -> vec2<f32> {
+    if kind == QUERY {
+        return vec2<f32>(q_norm[pair], q_norm[pair + params.pairs]);
+    }
+    return vec2<f32>(k_norm[pair], k_norm[pair + params.pairs]);
+}
+
+fn turn_of(kind: u32, at: u32) -> vec2<f32> {
+    if kind == QUERY {
+        return q_table[at];
+    }
+    return k_table[at];
+}
+
+#end
 @compute @workgroup_size(256)
 fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
 #if {EACH}
@@ -100,11 +120,41 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
     raw += n * size;
     b_at += n * size;
 
+#if {EARLY}
+    let own = min(lane, params.head_size - 1u);
+#for j in 0..{DEEP}
+#for i in 0..4
+    var ahead{j}x{i} = 0.0;
+    if params.rank > 0u {
+        ahead{j}x{i} = b[b_at + own + (4u * {j}u + {i}u) * b_rows];
+    }
+#end
+#end
+    let position = past[0] + group.y;
+    let pair = min(lane, max(params.pairs, 1u) - 1u);
+    let first_turn = turn_of(kind, position * params.pairs + pair);
+    let first_norms = norms_of(kind, pair);
+    wait_for_kernel_ahead();
+#end
 #if !{IDENTITY}
     var squares = 0.0;
 #end
     for (var i = lane; i < params.head_size; i += 256u) {
+#if {EARLY}
+        var term = 0.0;
+        if i < 256u && params.rank == 4u * {DEEP}u {
+#for j in 0..{DEEP}
+#for i in 0..4
+            term += ahead{j}x{i} * products[z + 4u * {j}u + {i}u];
+#end
+#end
+        } else {
+            term = adapter_term(b_at + i, b_rows, z);
+        }
+        let value = products[raw + i] + term;
+#else
         let value = products[raw + i] + adapter_term(b_at + i, b_rows, z);
+#end
         head[i] = value;
 #if {IDENTITY}
     }
@@ -118,7 +168,9 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
     let position = step.x;
     let cached = ((step.y * params.ring + position % params.ring) * 2u * params.kv_heads + n) * params.head_size;
 #else
+#if !{EARLY}
     let position = past[0] + group.y;
+#end
     let cached = (position % params.ring * 2u * params.kv_heads + n) * params.head_size;
 #end
     let half = params.pairs;
@@ -149,6 +201,16 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
     for (var i = lane; i < half; i += 256u) {
         var low = head[i];
         var high = head[i + half];
+#if {EARLY}
+        var norms = first_norms;
+        var turn = first_turn;
+        if i != lane {
+            norms = norms_of(kind, i);
+            turn = turn_of(kind, position * half + i);
+        }
+        low = low * rstd * norms.x;
+        high = high * rstd * norms.y;
+#else
 #if !{IDENTITY}
         low *= rstd;
         high *= rstd;
@@ -166,6 +228,7 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
         if kind == QUERY {
             turn = q_table[position * half + i];
         }
+#end
 #if {BEHIND}
         let weight_low = select(k_norm[i], q_norm[i], kind == QUERY);
         let weight_high = select(k_norm[i + half], q_norm[i + half], kind == QUERY);

@@ -3,12 +3,17 @@
 @group(0) @binding(4) var<storage, read> integers: array<vec4<u32>>;   // x [K/16, 3]
 
 #for w in 0..{WEIGHTS}
+#if {EARLY}
+fn add_slice_{w}(s: Slice_{w}, i: u32) {
+    {
+#else
 fn multiply_{w}(row: u32, part: u32) {
     if row >= params.weight_rows_{w} {
         return;
     }
     for (var i = part; i * 32u < params.weight_cols; i += PARTS) {
         let s = load_slice_{w}(row, i);
+#end
         var products = vec2<i32>(); // of the halves of the slice
         var values = vec4<f32>();   // their units, and the sums of their x
 #for (half, sum, j, k) in (x, z, 0, 1) (y, w, 2, 3)

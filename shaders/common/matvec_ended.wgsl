@@ -16,6 +16,38 @@ fn x_at(t: u32, col4: u32) -> vec4<f32> {
 fn make_x(stores: bool, lane: u32) {
     let cols4 = params.weight_cols / 4u;
     // Columns past the row read its last column and count as zero.
+#if {EARLY}
+#for i in 0..{SHARES}
+    let c{i} = min(lane + {i}u * 256u, cols4 - 1u);
+    let norm{i} = norm[c{i}];
+#for j in 0..{DEEP}
+    var ahead{j}x{i} = vec4<f32>();
+    var ahead{j}y{i} = vec4<f32>();
+    var ahead{j}z{i} = vec4<f32>();
+    var ahead{j}w{i} = vec4<f32>();
+    if params.input_rank4 > 0u {
+        ahead{j}x{i} = input_b[4u * {j}u * cols4 + c{i}];
+        ahead{j}y{i} = input_b[(4u * {j}u + 1u) * cols4 + c{i}];
+        ahead{j}z{i} = input_b[(4u * {j}u + 2u) * cols4 + c{i}];
+        ahead{j}w{i} = input_b[(4u * {j}u + 3u) * cols4 + c{i}];
+    }
+#end
+#end
+    wait_for_kernel_ahead();
+#for i in 0..{SHARES}
+    var value{i} = x[params.x_offset4 + c{i}];
+    let before{i} = before[c{i}];
+#end
+    if params.input_rank4 > 0u {
+#for j in 0..{DEEP}
+        let z{j} = x[params.x_offset4 + params.input_z_offset4 + {j}u];
+#for i in 0..{SHARES}
+        value{i} += z{j}.x * ahead{j}x{i} + z{j}.y * ahead{j}y{i} + z{j}.z * ahead{j}z{i} + z{j}.w * ahead{j}w{i};
+#end
+#end
+    }
+    for (var r = {DEEP}u; r < params.input_rank4; r += {DEEP}u) {
+#else
 #for i in 0..{SHARES}
     let c{i} = min(lane + {i}u * 256u, cols4 - 1u);
     var value{i} = x[params.x_offset4 + c{i}];
@@ -23,6 +55,7 @@ fn make_x(stores: bool, lane: u32) {
     let norm{i} = norm[c{i}];
 #end
     for (var r = 0u; r < params.input_rank4; r += {DEEP}u) {
+#end
 #for j in 0..{DEEP}
         let z{j} = x[params.x_offset4 + params.input_z_offset4 + r + {j}u];
         let at{j} = 4u * (r + {j}u) * cols4;

@@ -8,7 +8,8 @@
 // With WHOLE slices, K is a multiple of 32, and no load waits for a comparison.
 //
 // With GATED or ENDED every workgroup computes x itself, which is short: it loads the rows of B for DEEP vec4s of z together. With BYTES there
-// is one row x, in integers too: W is multiplied by these, and A by x.
+// is one row x, in integers too: W is multiplied by these, and A by x. With EARLY the kernel starts before x is there, and loads weights
+// until then.
 #import weights
 
 // Twin of `Params` in src/ops/matvec/mod.rs.
@@ -80,10 +81,19 @@ fn add_columns(w: vec4<f32>, col4: u32) {
     }
 }
 
+#if {EARLY}
+#import common/matvec_early
+#end
 #if {BYTES}
 #import common/matvec_bytes
 #else
 #for w in 0..{WEIGHTS}
+#if {EARLY}
+fn add_slice_{w}(s: Slice_{w}, i: u32) {
+    let cols4 = params.weight_cols / 4u;
+    {
+        let factors = slice_factors_{w}(s);
+#else
 fn multiply_{w}(row: u32, part: u32) {
     if row >= params.weight_rows_{w} {
         return;
@@ -92,6 +102,7 @@ fn multiply_{w}(row: u32, part: u32) {
     for (var i = part; i * 8u < cols4; i += PARTS) {
         let s = load_slice_{w}(row, i);
         let factors = slice_factors_{w}(s);
+#end
 #for c in 0..8
 #if {WHOLE}
         add_columns(slice4_{w}(s, factors, {c}u), i * 8u + {c}u);
@@ -106,6 +117,7 @@ fn multiply_{w}(row: u32, part: u32) {
 
 #end
 #end
+#if !{EARLY}
 // Four loads at a time: each would otherwise wait for the one before.
 fn multiply_a(row: u32, part: u32, parts: u32) {
     if row >= params.a_rows {
@@ -124,6 +136,7 @@ fn multiply_a(row: u32, part: u32, parts: u32) {
 #end
     }
 }
+#end
 
 // Stores the sum of row t of x with row `at` of A, or of the matrices.
 fn store(t: u32, which: u32, at: u32, sum: f32) {
@@ -189,6 +202,18 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gro
     if (((params.sliced << 1u) >> which) & 1u) == 1u {
         at = vec2<u32>(lane % height, lane / height);
     }
+#if {EARLY}
+    let row = index * height + at.x;
+    let stores = index == 0u && which == 1u;
+    if which == 0u {
+        multiply_a(row, at.y, parts, stores, lane);
+    }
+#for w in 0..{WEIGHTS}
+    if which == {w}u + 1u {
+        multiply_{w}(row, at.y, stores, lane);
+    }
+#end
+#else
 #if {GATED}
     make_x(lane);
 #end
@@ -203,6 +228,7 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gro
     if which == {w}u + 1u {
         multiply_{w}(row, at.y);
     }
+#end
 #end
 #if {ALONE}
     if row < all_rows[which] {

@@ -74,6 +74,7 @@ pub struct Kernels {
     workgroups_to_fill: usize,
     orders_storage: bool,
     few_registers: bool,
+    starts_early: bool,
     cuda: Option<InCuda>,
 }
 
@@ -202,6 +203,11 @@ impl Kernels {
         self.few_registers
     }
 
+    /// Whether kernels of decoding start before the one ahead has ended, and load weights until then: on CUDA's device, with Hopper's GPUs.
+    pub fn starts_early(&self) -> bool {
+        self.starts_early
+    }
+
     /// These kernels without those of CUDA.
     pub fn without_cuda(self) -> Kernels {
         Kernels { cuda: None, ..self }
@@ -287,6 +293,7 @@ impl Gpu {
             workgroups_to_fill: if self.is_software() { 0 } else { 4096 },
             orders_storage: tier == Tier::Coop16,
             few_registers: has_few_registers(self.info.vendor, &self.info.name),
+            starts_early: self.matrix_instructions() == Some(MatrixInstructions::Wgmma),
             cuda: self
                 .matrix_instructions()
                 .filter(|_| tier == Tier::Coop16)

@@ -1,7 +1,7 @@
 //! The end of a block and the norm before the next block; for decoding.
 
 use crate::gpu::{Kernel, Recorder};
-use crate::ops::matvec::integers::Integers;
+use crate::ops::matvec::{self, integers::Integers};
 use crate::ops::norm::Norm;
 use crate::ops::{Rows, Unfinished};
 
@@ -112,6 +112,6 @@ pub fn forward(
         .with_size("GROUPED", u32::from(groups > 1))
         .with_size("INTEGERS", u32::from(integers.is_some()))
         .with_size("TWO_EPS", u32::from(params.next_eps != params.eps && next.is_some()))
-        .with_sizes([norm.size()]);
+        .with_sizes([norm.size(), matvec::early(gpu, rows)]);
     rec.dispatch(kernel, &params, &bindings, [rows as u32, 1, 1]);
 }

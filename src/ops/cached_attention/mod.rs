@@ -48,6 +48,9 @@ const ALONE: Threads = Threads { count: 64, together: 1, loads: 1, queries: 8 };
 /// For a few tokens, which mostly wait for memory: neighbouring threads read neighbouring parts of a key.
 const TOGETHER: Threads = Threads { count: 256, together: 8, loads: 4, queries: 4 };
 
+/// Loads of keys, and as many of values, that a thread issues before the kernel ahead has ended, where it starts that early.
+const AHEAD: u32 = 8;
+
 impl Threads {
     /// Keys that a workgroup reads at a time; a split has at least this many.
     fn keys(self) -> usize {
@@ -55,9 +58,16 @@ impl Threads {
     }
 
     /// Sizes of the shader. `SCORES` is the room for the scores of the most queries.
-    fn sizes(self) -> [(&'static str, u32); 4] {
+    fn sizes(self) -> [(&'static str, u32); 5] {
         let scores = self.count * self.queries as u32;
-        [("THREADS", self.count), ("TOGETHER", self.together), ("LOADS", self.loads), ("SCORES", scores)]
+        let ahead = if self.together > 1 { AHEAD } else { 1 };
+        [
+            ("THREADS", self.count),
+            ("TOGETHER", self.together),
+            ("LOADS", self.loads),
+            ("SCORES", scores),
+            ("AHEAD", ahead),
+        ]
     }
 }
 
@@ -75,7 +85,10 @@ pub(crate) fn sizes() -> Vec<Vec<(&'static str, u32)>> {
         (TOGETHER, 1, 1, 0, 1),
     ];
     let sizes = |(threads, sinks, arriving, cap, each): (Threads, u32, u32, u32, u32)| {
-        let others = [("SINKS", sinks), ("ARRIVING", arriving), ("CAP", cap), ("EACH", each)];
+        // Those in which the last workgroup adds up, which such devices have.
+        let early = u32::from(arriving == 1 && each == 0);
+        let others =
+            [("SINKS", sinks), ("ARRIVING", arriving), ("CAP", cap), ("EACH", each), ("EARLY", early)];
         [&threads.sizes()[..], &others].concat()
     };
     variants.map(sizes).to_vec()
@@ -180,6 +193,8 @@ impl CachedAttention<'_> {
         let of_cache = [products.bind(1), cache.bind(2), past.bind(3)];
         let of_parts = [result.bind(4), sums, weights];
         let size4 = (self.head_size / 4) as u32;
+        let usual = threads.together > 1 && !each;
+        let early = ("EARLY", u32::from(usual && rec.gpu().kernels().starts_early()));
         let kernel = |entry| {
             Kernel::new("cached_attention/plain", entry)
                 .with_constant("HEAD_SIZE4", size4)
@@ -187,7 +202,7 @@ impl CachedAttention<'_> {
                 .with_size("SINKS", u32::from(sinks.is_some()))
                 .with_size("ARRIVING", u32::from(arriving))
                 .with_size("CAP", attention::cap(self.softcap))
-                .with_sizes([past.size()])
+                .with_sizes([past.size(), early])
         };
         let forward = kernel("forward").with_constant("QUERIES", queries as u32);
         let bindings = [&of_cache[..], &of_parts, sinks.as_slice(), arrivals.as_slice()].concat();

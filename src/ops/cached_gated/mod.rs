@@ -3,7 +3,7 @@
 use crate::base::config::Activation;
 use crate::gpu::{Kernel, Recorder, grid};
 use crate::ops::gated::sizes;
-use crate::ops::matvec::integers::Integers;
+use crate::ops::matvec::{self, integers::Integers};
 use crate::ops::{Rows, Unfinished, View};
 
 /// Twin of `Params` in shaders/cached_gated/plain.wgsl.
@@ -65,6 +65,7 @@ pub fn forward(
         .with_size("PARTS", parts as u32)
         .with_size("PARTED", u32::from(shared))
         .with_size("INTEGERS", u32::from(integers.is_some()))
+        .with_sizes([matvec::early(rec.gpu(), rows)])
         .with_sizes(sizes(activation));
     rec.dispatch(kernel, &params, &bindings, grid(count.div_ceil(64 / parts)));
 }

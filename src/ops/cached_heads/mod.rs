@@ -170,7 +170,10 @@ pub fn forward<'p>(
     let normed_values = u32::from(!v_norm.identity);
     let deep = up.map_or(1, |u| u.deep(4, 1));
     let behind = ("BEHIND", u32::from(layer.q_norm.behind_rotation));
-    let sizes = [("DEEP", deep), ("NORMED_VALUES", normed_values), layer.q_norm.size(), past.size(), behind];
+    let usual = !layer.q_norm.identity && !layer.q_norm.behind_rotation && matches!(past, Past::One(_));
+    let early = ("EARLY", u32::from(usual && rec.gpu().kernels().starts_early()));
+    let norms = [("NORMED_VALUES", normed_values), layer.q_norm.size(), behind];
+    let sizes = [&[("DEEP", deep), past.size(), early][..], &norms].concat();
     let kernel = Kernel::new("cached_heads/plain", "forward").with_sizes(sizes);
     rec.dispatch(kernel, &params, &bindings, [(layer.heads + 2 * kv_heads) as u32, rows as u32, 1]);
 }

@@ -5,7 +5,7 @@ pub mod integers;
 
 use crate::base::config::Activation;
 use crate::base::formats::GgmlType;
-use crate::gpu::{Binding, Kernel, Recorder, grid};
+use crate::gpu::{Binding, Gpu, Kernel, Recorder, grid};
 use crate::ops::Param;
 use crate::ops::Rows;
 use crate::ops::Tile;
@@ -27,6 +27,11 @@ const MAX_GATED: usize = 2048;
 const MAX_SHARES: usize = 3;
 /// Most rows of a matrix with an ended input: all of its workgroups read the adapter of `y`.
 const MAX_ENDED_ROWS: usize = 512;
+/// Most slices of a row that a thread asks for before the kernel ahead has ended: with more, fewer workgroups have room beside those of that
+/// kernel.
+const MAX_AHEAD: usize = 4;
+/// Most vec4s of a row of A, for the same reason.
+const MAX_AHEAD_A: usize = 8;
 /// Threads of a workgroup.
 const THREADS: usize = 256;
 /// Threads of a workgroup that each take a whole row.
@@ -130,15 +135,16 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// The shader's sizes, for rows of `cols` columns.
-    fn sizes(&self, cols: usize) -> Vec<(&'static str, u32)> {
+    /// The shader's sizes, for rows of `cols` columns, in a kernel that starts `early` or not.
+    fn sizes(&self, cols: usize, early: bool) -> Vec<(&'static str, u32)> {
         // Other inputs have one kernel for rows of all lengths.
         let (gated, shares, most) = match self {
             Input::Stored(..) => (None, 0, 1),
             Input::Gated(gated) => (Some(gated.activation), 0, 4),
             Input::Ended(_) => {
                 let shares = cols.div_ceil(4 * THREADS);
-                (None, shares, 4 / shares)
+                // One that starts early asks for rows of B until the kernel ahead has ended.
+                (None, shares, if early { 8 } else { 4 } / shares)
             }
         };
         let deep = self.adapter().map_or(1, |adapter| adapter.deep(most, 1));
@@ -255,6 +261,7 @@ fn product(
         // On a device that runs many threads at once, each of A's few rows gets as many threads as it has work for.
         let many = (cols / 4).next_power_of_two().clamp(8, THREADS);
         let a_parts = if alone || fill == 0 { parts } else { many };
+        let of_a_each = if down.is_some() { (cols / 4).div_ceil(a_parts) } else { 1 };
         let params = Params {
             rows: rows as u32,
             weight_rows_0: tile_rows(0),
@@ -284,7 +291,8 @@ fn product(
             .with_size("ALONE", u32::from(alone))
             .with_size("WHOLE", whole(cols))
             .with_size("BYTES", u32::from(integers.is_some()))
-            .with_sizes(input.sizes(cols));
+            .with_sizes(ahead(rec.gpu(), input, cols * rows, [cols.div_ceil(32).div_ceil(parts), of_a_each]))
+            .with_sizes(input.sizes(cols, rec.gpu().kernels().starts_early()));
         let reader = |ty: GgmlType| match integers {
             Some(_) => ty.byte_reader().expect("formats without bytes have no integers"),
             None => ty.reader(),
@@ -302,6 +310,23 @@ fn product(
         rec.dispatch(kernel, &params, &bindings, grid(groups));
         y_offset += tiles.iter().map(|(_, tile)| tile.rows).sum::<usize>();
     }
+}
+
+/// The shaders' size `EARLY` of kernels beside these products, for `rows` rows: kernels of more rows do not let the next one start early.
+pub(super) fn early(gpu: &Gpu, rows: usize) -> (&'static str, u32) {
+    ("EARLY", u32::from(gpu.kernels().starts_early() && rows <= MAX_ROWS))
+}
+
+/// The shader's sizes of a kernel that starts early, for an input of `count` values, whose threads have so many slices of a row of a matrix, and
+/// vec4s of a row of A.
+fn ahead(gpu: &Gpu, input: &Input, count: usize, [slices, of_a]: [usize; 2]) -> [(&'static str, u32); 3] {
+    // A thread makes at most one vec4 of a gated input then.
+    let fits = !matches!(input, Input::Gated(_)) || count <= 4 * THREADS;
+    let [ahead, ahead_a] = match gpu.kernels().starts_early() && fits {
+        true => [slices.min(MAX_AHEAD), of_a.min(MAX_AHEAD_A)],
+        false => [0, 0],
+    };
+    [("EARLY", u32::from(ahead > 0)), ("AHEAD", ahead as u32), ("AHEAD_A", ahead_a as u32)]
 }
 
 /// The shaders' size `WHOLE` for rows of `cols` columns.

@@ -138,8 +138,9 @@ pub(super) fn attention_scores() -> Vec<Sizes> {
 }
 
 pub(super) fn block_ends() -> Vec<Sizes> {
-    let sizes = |shares: u32, deep: u32, groups: u32, identity: u32| {
+    let sizes = |shares: u32, deep: u32, groups: u32, identity: u32, early: u32| {
         vec![
+            ("EARLY", early),
             ("INTEGERS", u32::from(shares.is_multiple_of(2))),
             ("SHARES", shares),
             ("DEEP", deep),
@@ -149,21 +150,22 @@ pub(super) fn block_ends() -> Vec<Sizes> {
             ("TWO_EPS", u32::from(shares.is_multiple_of(2))),
         ]
     };
-    let alone = (1..=block_end::MAX_SHARES as u32).map(|shares| sizes(shares, 4 / shares.min(4), 1, 0));
-    alone.chain([sizes(2, 1, 4, 0), sizes(2, 2, 1, 1)]).collect()
+    let alone = (1..=block_end::MAX_SHARES as u32).map(|shares| sizes(shares, 4 / shares.min(4), 1, 0, 0));
+    let early = [sizes(2, 1, 4, 0, 1), sizes(2, 2, 1, 1, 1), sizes(3, 1, 1, 0, 1)];
+    alone.chain([sizes(2, 1, 4, 0, 0), sizes(2, 2, 1, 1, 0)]).chain(early).collect()
 }
 
 pub(super) fn cached_gates() -> Vec<Sizes> {
     let [gelu, silu, oai] = Activation::ALL.map(gated::sizes);
-    let sizes = |deep, parts, activation: [(&'static str, u32); 2]| {
+    let sizes = |(deep, parts, activation, early): (u32, u32, [(&'static str, u32); 2], u32)| {
         let integers = u32::from(activation == gelu);
         let own =
             [("DEEP", deep), ("PARTS", parts), ("PARTED", u32::from(parts > 1)), ("INTEGERS", integers)];
-        [&own, &activation[..]].concat()
+        [&own, &activation[..], &[("EARLY", early)]].concat()
     };
-    [(1, 1, gelu), (4, 1, gelu), (1, 4, gelu), (4, 1, silu), (1, 4, silu), (1, 4, oai)]
-        .map(|(deep, parts, activation)| sizes(deep, parts, activation))
-        .to_vec()
+    let plain = [(1, 1, gelu), (4, 1, gelu), (1, 4, gelu), (4, 1, silu), (1, 4, silu), (1, 4, oai)];
+    let plain = plain.map(|(deep, parts, activation)| (deep, parts, activation, 0));
+    plain.into_iter().chain([(4, 1, gelu, 1), (1, 4, gelu, 1), (1, 4, silu, 1)]).map(sizes).collect()
 }
 
 pub(super) fn gates() -> Vec<Sizes> {
@@ -235,17 +237,21 @@ pub(super) fn heads_backward() -> Vec<Sizes> {
 pub(super) fn cached_heads() -> Vec<Sizes> {
     let plain = [(1, 1, 0, 0), (4, 1, 0, 0), (4, 0, 0, 0), (1, 0, 1, 0), (4, 1, 0, 1), (1, 0, 1, 1)];
     let behind = [(4, 0, 0, 0), (4, 0, 0, 1)];
-    let all = plain.map(|sizes| (sizes, 0)).into_iter().chain(behind.map(|sizes| (sizes, 1)));
-    all.map(|((deep, values, identity, each), behind)| {
-        vec![
-            ("DEEP", deep),
-            ("NORMED_VALUES", values),
-            ("IDENTITY", identity),
-            ("EACH", each),
-            ("BEHIND", behind),
-        ]
-    })
-    .collect()
+    let all = plain.map(|sizes| (sizes, 0, 0)).into_iter().chain(behind.map(|sizes| (sizes, 1, 0)));
+    let early =
+        plain.into_iter().filter(|(_, _, identity, each)| identity + each == 0).map(|sizes| (sizes, 0, 1));
+    all.chain(early)
+        .map(|((deep, values, identity, each), behind, early)| {
+            vec![
+                ("EARLY", early),
+                ("DEEP", deep),
+                ("NORMED_VALUES", values),
+                ("IDENTITY", identity),
+                ("EACH", each),
+                ("BEHIND", behind),
+            ]
+        })
+        .collect()
 }
 
 pub(super) fn ropes() -> Vec<Sizes> {
@@ -254,16 +260,18 @@ pub(super) fn ropes() -> Vec<Sizes> {
 
 pub(super) fn matvecs() -> Vec<Sizes> {
     let [gelu, silu, oai] = Activation::ALL.map(gated::sizes);
-    // BYTES, ENDED, GATED, ALONE and WHOLE.
-    let stored = [([0, 0, 0, 0, 1], gelu), ([0, 0, 0, 1, 0], gelu), ([1, 0, 0, 0, 1], gelu)];
-    let computed = [[0, 0, 1, 0, 1], [0, 0, 1, 0, 0], [0, 0, 1, 0, 1]].into_iter().zip([gelu, silu, oai]);
-    let ended = [([0, 1, 0, 0, 1], gelu)];
-    let names = ["BYTES", "ENDED", "GATED", "ALONE", "WHOLE"];
-    let each = stored.into_iter().chain(computed).chain(ended);
+    // BYTES, ENDED, GATED, ALONE, WHOLE and EARLY.
+    let stored = [([0, 0, 0, 0, 1, 0], gelu), ([0, 0, 0, 1, 0, 0], gelu), ([1, 0, 0, 0, 1, 0], gelu)];
+    let computed = [[0, 0, 1, 0, 1, 0], [0, 0, 1, 0, 0, 0], [0, 0, 1, 0, 1, 0]];
+    let computed = computed.into_iter().zip([gelu, silu, oai]);
+    let ended = [([0, 1, 0, 0, 1, 0], gelu)];
+    let early = [[0, 0, 0, 0, 0, 1], [1, 0, 0, 0, 1, 1], [0, 0, 1, 0, 1, 1], [0, 1, 0, 0, 1, 1]];
+    let names = ["BYTES", "ENDED", "GATED", "ALONE", "WHOLE", "EARLY"];
+    let each = stored.into_iter().chain(computed).chain(ended).chain(early.map(|values| (values, gelu)));
     each.map(|(values, activation)| {
         // One row where it is in bytes or ends a block, and else the most.
         let sums = if values[0] + values[1] > 0 { 256 } else { 2048 };
-        let more = [("SUMS", sums), ("SHARES", 3), ("DEEP", 1)];
+        let more = [("SUMS", sums), ("SHARES", 3), ("DEEP", 1), ("AHEAD", 2), ("AHEAD_A", 3)];
         let sizes: Sizes = names.into_iter().zip(values).collect();
         [&sizes[..], &more, &activation].concat()
     })
