@@ -67,7 +67,7 @@ pub struct Size {
 }
 
 /// When a kernel starts, and the next one.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Start {
     /// Whether its text waits for the end of the kernel ahead.
     pub waits: bool,

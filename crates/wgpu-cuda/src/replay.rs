@@ -9,7 +9,7 @@ use crate::cache::{Cache, Found};
 use crate::command::{Command, Encoder};
 use crate::driver::{CudaError, Driver, Node};
 use crate::graph::Template;
-use crate::launch::Size;
+use crate::launch::{Size, Start};
 use crate::pipeline::PipelineData;
 use crate::state::{Raw, State, lock};
 use crate::worker::Arguments;
@@ -30,8 +30,7 @@ pub fn repeats(encoder: &wgpu::CommandEncoder) {
 pub struct Kernel {
     /// The address of its function.
     function: usize,
-    /// Whether it waits for the end of the kernel ahead.
-    waits: bool,
+    start: Start,
     words: u32,
     arguments: u32,
 }
@@ -90,22 +89,23 @@ impl Calls {
     /// Adds a kernel that [`kernels_ahead`] counts.
     fn add(&mut self, state: &State, command: &Command) -> Result<(), CudaError> {
         let [words, arguments] = self.arguments.lengths();
-        let (function, size, waits) = match command {
+        let (function, size, start) = match command {
             Command::Dispatch { pipeline, groups, grid } => {
                 self.arguments.add(pipeline, groups)?;
-                (pipeline.function, Size { grid: *grid, threads: pipeline.threads, shared: 0 }, true)
+                let start = Start { waits: true, early: pipeline.early };
+                (pipeline.function, Size { grid: *grid, threads: pipeline.threads, shared: 0 }, start)
             }
             Command::Launch(launch) => {
                 let kernel = launch.kernel(state)?;
                 self.arguments.add_bytes(&launch.parameter()?);
-                (kernel.function, launch.size(), kernel.waits)
+                (kernel.function, launch.size(), Start { waits: kernel.waits, early: false })
             }
             _ => return Err(CudaError::misuse("only kernels are launched as one")),
         };
         let ends = self.arguments.lengths();
         let function = function.0.expose_provenance();
         let [words, arguments] = [ends[0] - words, ends[1] - arguments].map(|length| length as u32);
-        self.kernels.push(Kernel { function, waits, words, arguments });
+        self.kernels.push(Kernel { function, start, words, arguments });
         self.sizes.push(size);
         self.ends.push(ends);
         Ok(())
@@ -217,12 +217,12 @@ impl Graph {
 impl Calls {
     /// Launches a kernel in a stream that is captured. Returns its node.
     fn capture(&mut self, state: &State, stream: Raw, index: usize) -> Result<Raw, CudaError> {
-        let Kernel { function, waits, .. } = self.kernels[index];
+        let Kernel { function, start, .. } = self.kernels[index];
         let function = Raw(std::ptr::with_exposed_provenance_mut(function));
         let mut pointers = self.pointers(index);
         let (driver, size) = (state.driver, &self.sizes[index]);
         // SAFETY: there is an argument for every parameter, which is read before the call returns.
-        let code = unsafe { state.launch(stream, function, size, waits, pointers.as_mut_ptr(), null_mut()) };
+        let code = unsafe { state.launch(stream, function, size, start, pointers.as_mut_ptr(), null_mut()) };
         driver.check(code, "a kernel of a graph")?;
         let (mut status, mut nodes, mut count) = (0, std::ptr::null(), 0);
         // SAFETY: the driver writes one value each, and the nodes stay until the next call.
