@@ -12,11 +12,20 @@ fn power(factor: f32) -> i32 {
     return i32(bitcast<u32>(factor) >> 23u) - 127;
 }
 
-fn power_of(up_factor: f32) -> i32 {
+// The powers of two that no activation of a gate exceeds, and no value of an up.
+fn power_of_gate(factor: f32) -> i32 {
+#if {OAI}
+    return min(power(factor), 3);   // LIMIT is below 2³
+#else
+    return power(factor);
+#end
+}
+
+fn power_of_up(factor: f32) -> i32 {
 #if {OAI}
     return 3;   // LIMIT + 1 is 2³
 #else
-    return power(up_factor);
+    return power(factor);
 #end
 }
 

@@ -107,7 +107,7 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gro
     let y{i} = select(vec4<f32>(), activation4(g{i}) * value4(u{i}), c{i} < end);
 #end
 #if {ROUNDED}
-    let factor = factor_of(power(undoing(gate_e)) + power_of(undoing(up_e)), ROOM);
+    let factor = factor_of(power_of_gate(undoing(gate_e)) + power_of_up(undoing(up_e)), ROOM);
 #else
     var most = 0.0;
 #for i in 0..{EACH}

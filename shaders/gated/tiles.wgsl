@@ -56,7 +56,7 @@ fn forward_factors(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgro
     var most = -300;
     for (var b = row.first; b < params.blocks; b += 8u) {
         let at = b * params.stride + token;
-        most = max(most, power(gate_factors[at]) + power_of(up_factors[at]));
+        most = max(most, power_of_gate(gate_factors[at]) + power_of_up(up_factors[at]));
     }
     most = largest(most, lane);
     if lane < 32u && row.index < params.rows {
@@ -73,7 +73,7 @@ fn backward_factors(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgr
     for (var b = row.first; b < params.blocks; b += 8u) {
         let at = b * params.stride + token;
         let dy = power(y_factors[b * params.dy_stride + token]);
-        most = max(most, dy + max(power_of(up_factors[at]) + 1, power(gate_factors[at])));
+        most = max(most, dy + max(power_of_up(up_factors[at]) + 1, power_of_gate(gate_factors[at])));
     }
     most = largest(most, lane);
     if lane < 32u && row.index < params.rows {

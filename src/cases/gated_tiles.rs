@@ -22,11 +22,11 @@ pub const CASES: [Case; 1] = [Case {
     shapes: &Combined { small: &SMALL, more: combinations, check },
 }];
 
-/// Values beyond the range of f16.
+/// Values beyond the range of f16; more than one block of columns.
 const SMALL: [Shape; 3] = [
     ((67, 132), 4096.0, Activation::Gelu),
     ((67, 132), 131_072.0, Activation::Silu),
-    ((67, 132), 8.0, Activation::SwigluOai),
+    ((19, 388), 8.0, Activation::SwigluOai),
 ];
 
 /// Rows and width, the size of the values, the activation.

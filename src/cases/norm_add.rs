@@ -12,7 +12,7 @@ use crate::gpu::GpuError;
 use crate::ops::act::Act;
 use crate::ops::norm::Norm;
 use crate::ops::norm_add::coop16::{self as norm_add, Then};
-use crate::ops::pack::Packed;
+use crate::ops::pack::{FACTOR_COLUMNS, Packed};
 use crate::reference::rms_norm as reference;
 
 pub const CASES: [Case; 2] = [
@@ -41,7 +41,8 @@ type Shape = (usize, usize, bool);
 
 fn of_selftest(b: &mut Bench) -> Result<(), GpuError> {
     norms(b, &(67, 132))?;
-    sums(b, &(67, 132, true))
+    sums(b, &(67, 132, true))?;
+    sums(b, &(9, 388, true))
 }
 
 /// Narrow rows with and without a norm, wide ones, whose kernels are long, with one of the two.
@@ -99,7 +100,9 @@ impl Given {
 
 fn sums(b: &mut Bench, shape: &Shape) -> Result<(), GpuError> {
     let &(height, width, normed) = shape;
-    let [x, base] = [1, 2].map(|seed| values(seed, height * width));
+    let [mut x, base] = [1, 2].map(|seed| values(seed, height * width));
+    // Blocks of other factors.
+    x.iter_mut().enumerate().filter(|(i, _)| i % width >= FACTOR_COLUMNS).for_each(|(_, x)| *x *= 8.0);
     let [w, next] = [3, 4].map(|seed| values(seed, width));
     let expected = |x: &[f64]| {
         let term = match normed {
