@@ -18,7 +18,7 @@ use crate::ops::{Rows, Unfinished, cached_gated};
 pub struct Commands<'p, 'g> {
     rec: &'p mut Recorder<'g>,
     pending: Option<(Place, Pending)>,
-    /// What products left in f16 blocks, until it is read.
+    /// Activations that products left in f16 blocks, until they are read.
     halves: Vec<Act>,
 }
 

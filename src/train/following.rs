@@ -2,60 +2,13 @@
 //! that the device has no pause between two steps.
 
 use std::ops::Range;
-use std::sync::Mutex;
 
+use super::next_step::{Announced, Begun};
 use super::objective::{Objective, mean_coefficients};
 use super::{TrainError, Trainer};
 use crate::data::batch::{MicroBatch, Step};
 use crate::gpu::{GpuError, Recorder};
 use crate::model::Inputs;
-
-/// All that is known of the step that follows, and done for it.
-#[derive(Default)]
-pub(super) struct Following {
-    announced: Mutex<Option<Announced>>,
-    /// A micro-batch that is on the device already.
-    uploaded: Mutex<Option<(MicroBatch, Inputs)>>,
-    begun: Mutex<Option<Begun>>,
-}
-
-/// A step that was announced.
-pub(super) struct Announced {
-    /// Its first micro-batch on this rank.
-    first: MicroBatch,
-    loss_tokens: usize,
-    /// Whether nothing comes between it and the step before.
-    at_once: bool,
-}
-
-/// A step whose gradients are those of its first micro-batch so far.
-struct Begun {
-    number: u64,
-    first: MicroBatch,
-    loss_tokens: usize,
-}
-
-impl Begun {
-    /// Whether it is step `number` from the first micro-batch on.
-    fn is(&self, step: &Step, number: u64, micro_batches: &Range<usize>) -> bool {
-        self.number == number
-            && self.loss_tokens == step.loss_tokens
-            && micro_batches.start == 0
-            && step.micro_batches[micro_batches.clone()].first() == Some(&self.first)
-    }
-}
-
-impl Following {
-    /// Keeps a micro-batch that is on the device.
-    pub fn keep(&self, batch: &MicroBatch, inputs: Inputs) {
-        *self.uploaded.lock().expect("lock is not poisoned") = Some((batch.clone(), inputs));
-    }
-
-    /// Lets the next step begin anew: the adapter, or what the begun step has left in the trainer's buffers, changes.
-    pub fn forget_begun(&self) {
-        *self.begun.lock().expect("lock is not poisoned") = None;
-    }
-}
 
 impl Trainer<'_> {
     /// Names the step after the next one: its first micro-batch is uploaded while the next step is computed. `at_once`: it is expected that

@@ -7,6 +7,7 @@ mod error;
 mod evaluate;
 mod exchange;
 mod following;
+mod next_step;
 pub mod objective;
 pub mod ranks;
 mod results;

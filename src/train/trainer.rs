@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::exchange::{Exchange, Times};
-use super::following::Following;
+use super::next_step::Following;
 use super::objective::Objective;
 use super::ranks::Ranks;
 use super::results::{Measured, Snapshot, StepReport};

@@ -244,7 +244,6 @@ const LONGER: &[(&str, &str)] = &[
     ("src/ops/linear/cuda/grouped.rs", "backward"),
     ("src/ops/linear/cuda/grouped.rs", "run"),
     ("src/ops/linear/cuda/grouped.rs", "launch"),
-    ("src/ops/linear/cuda/mod.rs", "backward"),
     ("src/ops/linear/grouped.rs", "backward"),
     ("src/ops/linear/grouped.rs", "dispatch"),
     ("src/ops/linear/grouped_coop16.rs", "backward"),
