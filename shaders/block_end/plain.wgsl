@@ -60,27 +60,12 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
     var norm{i} = vec4<f32>();
 #end
     var next_norm{i} = vec4<f32>();
-#if {EARLY}
     if first {
 #if !{IDENTITY}
         norm{i} = norm[c{i}];
 #end
         next_norm{i} = next_norm[c{i}];
     }
-#else
-    if first {
-        value{i} = y[y_row + c{i}];
-        if params.ended == 1u {
-            before{i} = normed[row + c{i}];
-        } else {
-            before{i} = stream[row + c{i}];
-        }
-#if !{IDENTITY}
-        norm{i} = norm[c{i}];
-#end
-        next_norm{i} = next_norm[c{i}];
-    }
-#end
 #end
 #if {EARLY}
     let mine = lane / 256u * {DEEP}u;
@@ -99,6 +84,7 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
 #end
 #end
     wait_for_kernel_ahead();
+#end
 #for i in 0..{SHARES}
     if first {
         value{i} = y[y_row + c{i}];
@@ -109,6 +95,7 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
         }
     }
 #end
+#if {EARLY}
     if mine < params.rank4 {
 #for j in 0..{DEEP}
         let z{j} = y[y_row + params.z_offset4 + mine + {j}u];

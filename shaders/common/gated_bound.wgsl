@@ -2,8 +2,8 @@
 // exceeds. So what packs gate and up, and what reads them packed, round the results alike.
 #import common/activation
 
-// How far a bound may lie above the largest value before that loses precision: results are scaled to lie below 2^ROOM, not below 1. What is
-// multiplied with them afterwards has as much less room in f16. Gradients of gate and of up have one factor, which is that of the larger ones.
+// Results are scaled to lie below 2^ROOM, not below 1: a bound may lie so far above the largest value before that loses precision. Terms that are
+// scaled alike have as much less room in f16. Gradients of gate and of up have one factor, which is that of the larger ones.
 const ROOM: i32 = 4;
 const GRADIENT_ROOM: i32 = 8;
 

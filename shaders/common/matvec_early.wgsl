@@ -41,15 +41,5 @@ fn multiply_a(any_row: u32, part: u32, parts: u32, stores: bool, lane: u32) {
         add_columns(ahead{i}, part + {i}u * parts);
     }
 #end
-    for (var c = part + {AHEAD_A}u * parts; c < cols4; c += 4u * parts) {
-#for i in 0..4
-        let c{i} = c + {i}u * parts;
-        let a{i} = a[row * cols4 + min(c{i}, cols4 - 1u)];
-#end
-#for i in 0..4
-        if c{i} < cols4 {
-            add_columns(a{i}, c{i});
-        }
-#end
-    }
+    add_row_of_a(row, part + {AHEAD_A}u * parts, parts);
 }

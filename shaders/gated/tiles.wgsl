@@ -114,6 +114,23 @@ fn existing(x: vec4<f32>, part: Part, second: u32) -> vec4<f32> {
     return select(vec4<f32>(), x, part.row < params.rows && part.c + second < params.cols4);
 }
 
+// Gate and up of both vec4s.
+struct Inputs {
+    g0: vec4<f32>,
+    g1: vec4<f32>,
+    u0: vec4<f32>,
+    u1: vec4<f32>,
+}
+
+fn inputs_of(part: Part, token: u32) -> Inputs {
+    let block = part.column / 16u * params.stride + token;
+    let factors = vec2<f32>(gate_factors[block], up_factors[block]);
+    let g = gate[part.at];
+    let u = up[part.at];
+    return Inputs(
+        factors.x * half4(g, false), factors.x * half4(g, true), factors.y * half4(u, false), factors.y * half4(u, true));
+}
+
 @compute @workgroup_size(256)
 fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let part = part_of(group, groups, lane);
@@ -121,15 +138,10 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gro
         return;
     }
     let token = min(part.row, params.rows - 1u);
-    let block = part.column / 16u * params.stride + token;
-    let factors = vec2<f32>(gate_factors[block], up_factors[block]);
+    let x = inputs_of(part, token);
     let scale = inverse(y_factors[token]);
-    let g = gate[part.at];
-    let u = up[part.at];
-#for (i, second) in (0, false) (1, true)
-    let g{i} = factors.x * half4(g, {second});
-    let u{i} = factors.y * half4(u, {second});
-    let y{i} = existing(scale * (activation4(g{i}) * value4(u{i})), part, {i}u);
+#for i in 0..2
+    let y{i} = existing(scale * (activation4(x.g{i}) * value4(x.u{i})), part, {i}u);
 #end
     y[part.y_at] = packed8(y0, y1);
 }
@@ -142,19 +154,14 @@ fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gr
         return;
     }
     let token = min(part.row, params.rows - 1u);
-    let block = part.column / 16u * params.stride + token;
-    let factors = vec2<f32>(gate_factors[block], up_factors[block]);
+    let x = inputs_of(part, token);
     let dy_factor = y_factors[part.column / 16u * params.dy_stride + token];
     let scale = inverse(gate_factors[params.own + token]);
-    let g = gate[part.at];
-    let u = up[part.at];
     let d = y[part.y_at];
 #for (i, second) in (0, false) (1, true)
-    let g{i} = factors.x * half4(g, {second});
-    let u{i} = factors.y * half4(u, {second});
     let d{i} = dy_factor * half4(d, {second});
-    let dgate{i} = existing(scale * (d{i} * value4(u{i}) * derivative4(g{i})), part, {i}u);
-    let dup{i} = existing(scale * (d{i} * activation4(g{i}) * passes4(u{i})), part, {i}u);
+    let dgate{i} = existing(scale * (d{i} * value4(x.u{i}) * derivative4(x.g{i})), part, {i}u);
+    let dup{i} = existing(scale * (d{i} * activation4(x.g{i}) * passes4(x.u{i})), part, {i}u);
 #end
     gate[part.at] = packed8(dgate0, dgate1);
     up[part.at] = packed8(dup0, dup1);

@@ -117,14 +117,10 @@ fn multiply_{w}(row: u32, part: u32) {
 
 #end
 #end
-#if !{EARLY}
-// Four loads at a time: each would otherwise wait for the one before.
-fn multiply_a(row: u32, part: u32, parts: u32) {
-    if row >= params.a_rows {
-        return;
-    }
+// Every `parts`-th vec4 of a row of A from `first` on. Four loads at a time: each would otherwise wait for the one before.
+fn add_row_of_a(row: u32, first: u32, parts: u32) {
     let cols4 = params.weight_cols / 4u;
-    for (var c = part; c < cols4; c += 4u * parts) {
+    for (var c = first; c < cols4; c += 4u * parts) {
 #for i in 0..4
         let c{i} = c + {i}u * parts;
         let a{i} = a[row * cols4 + min(c{i}, cols4 - 1u)];
@@ -136,8 +132,15 @@ fn multiply_a(row: u32, part: u32, parts: u32) {
 #end
     }
 }
-#end
 
+#if !{EARLY}
+fn multiply_a(row: u32, part: u32, parts: u32) {
+    if row < params.a_rows {
+        add_row_of_a(row, part, parts);
+    }
+}
+
+#end
 // Stores the sum of row t of x with row `at` of A, or of the matrices.
 fn store(t: u32, which: u32, at: u32, sum: f32) {
     if which == 0u {
