@@ -81,16 +81,17 @@ impl Storages {
     /// The storage of `role`.
     pub fn of(self, role: Role) -> Storage {
         let tiled = |yes: bool| if yes { Storage::Tiled } else { Storage::F32 };
+        // Tiles that a product may write.
+        let left = |yes: bool| if yes && self.blocks { Storage::Blocks } else { tiled(yes) };
         match role {
             Role::Plain => Storage::F32,
-            Role::Gate if self.blocks && !self.masked => Storage::Blocks,
-            Role::Operand | Role::Gate => tiled(self.tiles && !self.masked),
+            Role::Operand => tiled(self.tiles && !self.masked),
+            Role::Gate => left(self.tiles && !self.masked),
             Role::MixerOutput => tiled(self.tiles && !self.masked && !self.parted),
             Role::Heads => tiled(self.heads),
-            Role::RawHeads if self.blocks && self.heads && self.raw_heads => Storage::Blocks,
-            Role::RawHeads => tiled(self.heads && self.raw_heads),
-            Role::Result if self.blocks => Storage::Blocks,
-            Role::Block | Role::Result => tiled(self.tiles),
+            Role::RawHeads => left(self.heads && self.raw_heads),
+            Role::Block => tiled(self.tiles),
+            Role::Result => left(self.tiles),
         }
     }
 }
