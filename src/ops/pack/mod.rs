@@ -66,18 +66,22 @@ impl Blocks {
 impl Packed {
     /// Room for `rows` rows of `cols` columns.
     pub fn new(gpu: &Gpu, label: &str, rows: usize, cols: usize) -> Result<Packed, GpuError> {
-        let (buffer, factors) =
-            (gpu.buffer(label, packed_bytes(rows, cols))?, gpu.buffer(label, 4 * rows as u64)?);
-        Ok(Packed { buffer, start: 0, tiles: tiles(rows), factors, factor_offset: 0, blocks: None })
+        Packed::made(gpu, label, [rows, cols], None)
     }
 
     /// [`Packed::new`] in blocks.
     pub fn in_blocks(gpu: &Gpu, label: &str, rows: usize, cols: usize) -> Result<Packed, GpuError> {
-        let (buffer, factors) = (
-            gpu.buffer(label, packed_bytes(rows, cols))?,
-            gpu.buffer(label, block_factor_bytes(rows, cols))?,
-        );
-        let blocks = Some(Blocks::new(rows, cols));
+        Packed::made(gpu, label, [rows, cols], Some(Blocks::new(rows, cols)))
+    }
+
+    fn made(
+        gpu: &Gpu,
+        label: &str,
+        [rows, cols]: [usize; 2],
+        blocks: Option<Blocks>,
+    ) -> Result<Packed, GpuError> {
+        let buffer = gpu.buffer(label, packed_bytes(rows, cols))?;
+        let factors = gpu.buffer(label, blocks.map_or(4 * rows as u64, Blocks::bytes))?;
         Ok(Packed { buffer, start: 0, tiles: tiles(rows), factors, factor_offset: 0, blocks })
     }
 
