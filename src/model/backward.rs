@@ -81,8 +81,7 @@ impl Model<'_> {
         }
         if let Some(dense) = &w.dense {
             self.dense_backward(p, batch, layer, dense, &a, &s, ddown);
-            let dnormed = &s[Temp::DNormed].read_by(&w.ffn_norm);
-            rms_norm::backward_add(p, dhidden, dnormed, after_attention, &w.ffn_norm, 1.0);
+            rms_norm::backward_add(p, dhidden, &s[Temp::DNormed], after_attention, &w.ffn_norm, 1.0);
         }
     }
 

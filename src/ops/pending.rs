@@ -18,8 +18,8 @@ use crate::ops::{Rows, Unfinished, cached_gated};
 pub struct Commands<'p, 'g> {
     rec: &'p mut Recorder<'g>,
     pending: Option<(Place, Pending)>,
-    /// Activations that products left in f16 blocks, until they are read.
-    halves: Vec<Act>,
+    /// Activations that products left in f16 blocks, and these, until they are read.
+    halves: Vec<(Act, Packed)>,
 }
 
 /// Some rows of an activation.
@@ -144,25 +144,22 @@ impl<'p, 'g> Commands<'p, 'g> {
         taken.map(|(_, pending)| pending)
     }
 
-    /// Notes that a product left `act` in [`Act::halves`].
-    pub(in crate::ops) fn note_halves(&mut self, act: &Act) {
-        debug_assert!(
-            !self.halves.iter().any(|other| other.shares_memory(act)),
-            "the last ones were not read"
-        );
-        self.halves.push(act.clone());
+    /// Notes that a product left `act` in these f16 blocks.
+    pub(in crate::ops) fn note_halves(&mut self, act: &Act, halves: Packed) {
+        let is_left = self.halves.iter().any(|(other, _)| other.shares_memory(act));
+        debug_assert!(!is_left, "the last ones were not read");
+        self.halves.push((act.clone(), halves));
     }
 
-    /// The f16 blocks that a product left of `rows` rows of `act`, for the op that reads them.
-    pub(in crate::ops) fn take_halves(&mut self, act: &Act, rows: usize) -> Option<Packed> {
-        let at = self.halves.iter().position(|other| other.shares_memory(act))?;
-        self.halves.swap_remove(at);
-        act.halves(rows)
+    /// The f16 blocks that a product left of `act`, for the op that reads them.
+    pub(in crate::ops) fn take_halves(&mut self, act: &Act) -> Option<Packed> {
+        let at = self.halves.iter().position(|(other, _)| other.shares_memory(act))?;
+        Some(self.halves.swap_remove(at).1)
     }
 
-    /// `rows` rows of `act` as they are: where a product left f16 blocks, the tiles of these alone.
-    pub(in crate::ops) fn as_left(&mut self, act: &Act, rows: usize) -> Act {
-        match self.take_halves(act, rows) {
+    /// `act` as it is: where a product left f16 blocks, the tiles of these alone.
+    pub(in crate::ops) fn as_left(&mut self, act: &Act) -> Act {
+        match self.take_halves(act) {
             Some(halves) => act.clone().left_in(halves),
             None => act.clone(),
         }

@@ -24,7 +24,7 @@ pub fn forward(p: &mut Pass, y: &Act, gate: &Act, up: &Act, activation: Activati
     let Some(y) = y.tiles() else {
         return plain::forward(p.rec.now(), y.rows(), gate.rows(), up.rows(), activation, p.tokens);
     };
-    match [gate, up].map(|x| p.rec.take_halves(x, p.tokens).or_else(|| x.only_tiles().cloned())) {
+    match [gate, up].map(|x| p.rec.take_halves(x).or_else(|| x.only_tiles().cloned())) {
         [Some(gate_tiles), Some(up)] => {
             let cols = gate.staging().stride;
             tiles::forward(p.rec.now(), y, [&gate_tiles, &up], cols, activation, p.tokens);
@@ -69,17 +69,18 @@ pub fn backward_in_place(
     activation: Activation,
 ) -> [Act; 2] {
     if let (Some(gate), Some(up)) = (gate.tiles(), up.tiles()) {
-        match p.rec.take_halves(dy, p.tokens) {
+        let dup = match p.rec.take_halves(dy) {
             Some(halves) => {
                 let cols = dy.rows().stride;
                 tiles::backward(p.rec.now(), [gate, up], &halves, cols, activation, p.tokens);
-                let dgate = gate.by_row();
-                let dup = up.scaled_as(&dgate);
-                return [dgate, dup].map(|tiles| Act::tiled(tiles, None));
+                up.scaled_as(&gate.by_row())
             }
-            None => coop16::backward(p.rec.now(), [gate, up], dy.rows(), activation, p.tokens),
-        }
-        return [gate, up].map(|tiles| Act::tiled(tiles.by_row(), None));
+            None => {
+                coop16::backward(p.rec.now(), [gate, up], dy.rows(), activation, p.tokens);
+                up.by_row()
+            }
+        };
+        return [gate.by_row(), dup].map(|tiles| Act::tiled(tiles, None));
     }
     let [dgate, dup] = places;
     backward(p, dgate, Some(dup), dy, gate, up, activation);

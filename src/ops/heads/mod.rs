@@ -14,7 +14,7 @@ pub type Rotation<'a> = (&'a wgpu::Buffer, &'a Table);
 
 /// `y = rope(norm(x))` for `x` `[T, heads, K]`; without `rotary` the norm alone.
 pub fn forward(p: &mut Pass, y: &Act, x: &Act, norm: &Norm, rotary: Option<Rotation>, heads: usize) {
-    let (tokens, x) = (p.tokens, &p.rec.as_left(x, p.tokens));
+    let (tokens, x) = (p.tokens, &p.rec.as_left(x));
     if let Some(tiles) = y.tiles() {
         return coop16::forward(p.rec.now(), tiles, x, norm, rotary, heads, tokens);
     }
@@ -47,7 +47,7 @@ pub fn forward_both(
     heads: usize,
 ) {
     if let [Some(keys), Some(values)] = y.map(Act::tiles) {
-        let [k, v] = x.map(|x| p.rec.as_left(x, p.tokens));
+        let [k, v] = x.map(|x| p.rec.as_left(x));
         let x = [&k, &v];
         return coop16::forward_both(p.rec.now(), [keys, values], x, norms, rotary, heads, p.tokens);
     }

@@ -58,10 +58,10 @@ pub fn forward(
         });
         let staging = y.staging();
         let product = Product { lora: term.as_ref(), ..Product::new(staging.all(), &x, weight, rows) };
-        match halves.as_ref().zip(scratch.panels.as_ref()) {
-            Some((halves, panels)) => {
+        match &halves {
+            Some((panels, halves)) => {
                 cuda::forward(p.rec.now(), panels, &product, Some(&halves[i]));
-                p.rec.note_halves(y);
+                p.rec.note_halves(y, halves[i].clone());
             }
             None => matrices::forward(p.rec.now(), scratch, &product, unsummed.as_mut()),
         }
@@ -70,21 +70,21 @@ pub fn forward(
     p.rec.leave_parts(outputs[0].2, rows, unsummed, false);
 }
 
-/// The memory of all outputs in f16 blocks, where their reader takes these and a kernel of CUDA can leave them.
-fn halves(
+/// The memory of all outputs in f16 blocks, where their reader takes these and a kernel of CUDA can leave them, and that of its panels.
+fn halves<'a>(
     rec: &Recorder,
-    scratch: &Operands,
+    scratch: &'a Operands,
     outputs: &[&Projection],
     lora: Option<Lora>,
     rows: usize,
-) -> Option<Vec<Packed>> {
+) -> Option<(&'a Panels, Vec<Packed>)> {
     let panels = scratch.panels.as_ref()?;
     let rank = |module: Module| lora.filter(|l| l.group.member(module).is_some()).map_or(0, |l| l.rank);
     let of = |(module, w, y): &&Projection| {
         let leaves = w.bias.is_none() && cuda::leaves_halves(rec, panels, w, rank(*module), rows);
         y.halves(rows).filter(|_| leaves)
     };
-    outputs.iter().map(of).collect()
+    Some((panels, outputs.iter().map(of).collect::<Option<_>>()?))
 }
 
 /// Room for the partial sums of the only output, where its reader adds them up.
@@ -122,9 +122,9 @@ pub fn backward(
             .collect();
         let a = input.filter(|_| last.is_some_and(|last| (first..first + some.len()).contains(&last)));
         let mut beside = lora.and_then(|lora| adapter_backward(p, &scratch.thin, lora, some, &dys, z, a));
-        if let Some(((halves, panels), (dx, _))) = halves.as_ref().zip(scratch.panels.as_ref()).zip(dx) {
+        if let Some(((panels, halves), (dx, _))) = halves.as_ref().zip(dx) {
             half_products(p, panels, halves, some, &dys, lora, &scratch.thin);
-            p.rec.note_halves(dx);
+            p.rec.note_halves(dx, halves.clone());
             continue;
         }
         for (i, ((module, weight, _), dy)) in some.iter().zip(dys).enumerate() {
@@ -149,15 +149,15 @@ pub fn backward(
 }
 
 /// The memory of the gradient of an input in f16 blocks, where its reader takes these and a kernel of CUDA can leave them: every operand is
-/// stored.
-fn half_gradient(
+/// stored. And that of the kernel's panels.
+fn half_gradient<'a>(
     rec: &Recorder,
-    scratch: &Operands,
+    scratch: &'a Operands,
     (dx, accumulate): (&Act, bool),
     gradients: &[Projection],
     lora: Option<Lora>,
     rows: usize,
-) -> Option<Packed> {
+) -> Option<(&'a Panels, Packed)> {
     let panels = scratch.panels.as_ref()?;
     let matrices: Vec<&Weight> = gradients.iter().map(|(_, w, _)| *w).collect();
     let masked = lora.is_some_and(|lora| lora.mask.is_some());
@@ -165,7 +165,7 @@ fn half_gradient(
     let rank = lora.map_or(0, |lora| lora.rank);
     let leaves = !accumulate && !masked && is_stored;
     let leaves = leaves && rows > FEW && cuda::leaves_half_gradients(rec, panels, &matrices, rank, rows);
-    dx.halves(rows).filter(|_| leaves)
+    Some((panels, dx.halves(rows).filter(|_| leaves)?))
 }
 
 /// The gradient of an input, by one kernel of CUDA for all matrices.

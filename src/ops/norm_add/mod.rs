@@ -18,7 +18,7 @@ pub fn forward(p: &mut Pass, sum: &Act, x: &Act, norm: &Norm, stream: &Act, scal
         .map(|decoding| Block { term: p.rec.take_term(x, p.tokens), normed: decoding.normed.clone() });
     let parts = if block.is_some() { 0 } else { p.rec.take_parts(x, p.tokens) };
     let is_kept = sum.is_kept();
-    let x = p.rec.as_left(x, p.tokens);
+    let x = p.rec.as_left(x);
     let waits = Sum { x, parts, norm: norm.clone(), stream: stream.clone(), scale, block };
     match is_kept {
         true => waits.skip(p.rec.now(), p.tokens),

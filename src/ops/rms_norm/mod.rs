@@ -60,7 +60,7 @@ pub fn backward(p: &mut Pass, dx: &Act, dy: &Act, x: &Act, norm: &Norm) {
 
 /// `dx = scale·(dx + (∂norm/∂x)ᵀ·dy)`, which may wait for the [`backward`] that reads `dx`. `dy` is scratch afterwards.
 pub fn backward_add(p: &mut Pass, dx: &Act, dy: &Act, x: &Act, norm: &Norm, scale: f32) {
-    let (parts, halves) = (p.rec.take_parts(dy, p.tokens), p.rec.take_halves(dy, p.tokens));
+    let (parts, halves) = (p.rec.take_parts(dy, p.tokens), p.rec.take_halves(dy));
     let sum = GradientSum { dy: dy.rows().clone(), parts, halves, x: x.clone(), norm: norm.clone(), scale };
     p.rec.leave(dx, p.tokens, Pending::GradientSum(sum));
 }
