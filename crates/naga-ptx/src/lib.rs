@@ -33,6 +33,7 @@ mod context;
 mod control;
 mod convert;
 mod coop;
+mod division;
 mod emit;
 mod expr;
 mod fold;

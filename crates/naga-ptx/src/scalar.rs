@@ -34,6 +34,9 @@ impl Emitter {
     }
 
     fn quotient(&mut self, op: B, x: Op, y: Op, ty: Ty) -> Result<Op> {
+        if let (Op::Bits(n), Ty::U32) = (y, ty) {
+            return Ok(self.quotient_by(op, x, n.max(1)));
+        }
         Ok(match (op, ty) {
             (B::Divide, Ty::F32) => match y {
                 Op::Bits(bits) if is_power_of_two(bits) => {

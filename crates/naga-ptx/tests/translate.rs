@@ -134,6 +134,15 @@ fn control_flow_and_calls() {
 }
 
 #[test]
+fn quotients_by_known_numbers_take_no_division() {
+    let known = body("data[i] = i / 4u + i % 16u + i / 12u + i % 25u;");
+    assert_eq!(count(&known, "div.u32") + count(&known, "rem.u32"), 0);
+    assert_eq!((count(&known, "shr.u32 %r"), count(&known, "mul.hi.u32")), (5, 2));
+    let computed = body("data[i] = i / data[0] + i % data[1];");
+    assert_eq!((count(&computed, "div.u32"), count(&computed, "rem.u32")), (1, 1));
+}
+
+#[test]
 fn vectors_of_f16_are_pairs() {
     let kernel = kernel(
         "enable f16;

@@ -33,7 +33,7 @@ static map<string, F> table() {
     map<string, F> t;
     t["mul.f32"] = E1(bi(fl(a) * fl(b))); t["add.f32"] = E1(bi(fl(a) + fl(b))); t["sub.f32"] = E1(bi(fl(a) - fl(b)));
     t["fma.rn.f32"] = E1(bi(fmaf(fl(a), fl(b), fl(c)))); t["div.full.f32"] = E1(bi(fl(a) / fl(b)));
-    t["add.u32"] = t["add.s32"] = E1(a + b); t["sub.u32"] = t["sub.s32"] = E1(a - b); t["mul.lo.u32"] = t["mul.lo.s32"] = E1(a * b);
+    t["add.u32"] = t["add.s32"] = E1(a + b); t["sub.u32"] = t["sub.s32"] = E1(a - b); t["mul.lo.u32"] = t["mul.lo.s32"] = E1(a * b); t["mul.hi.u32"] = E1((u64)(u32)a * (u32)b >> 32);
     t["mad.lo.u32"] = t["mad.lo.s32"] = E1(a * b + c); t["and.b32"] = E1(a & b); t["or.b32"] = E1(a | b); t["xor.b32"] = E1(a ^ b); t["not.b32"] = E1(~a);
     t["div.u32"] = E1(b ? a / b : ~0u); t["rem.u32"] = E1(b ? a % b : a); t["div.s32"] = E1(b ? (u32)((s32)a / (s32)b) : ~0u); t["rem.s32"] = E1(b ? (u32)((s32)a % (s32)b) : a);
     t["shr.u32"] = E1(b > 31 ? 0 : a >> b); t["shl.b32"] = E1(b > 31 ? 0 : a << b); t["shr.s32"] = E1((u32)((s32)a >> (b > 31 ? 31 : b)));
