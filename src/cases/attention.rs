@@ -9,7 +9,7 @@ use super::tolerance::Tolerance;
 use crate::gpu::{GpuError, Tier};
 use crate::ops::Rows;
 use crate::ops::act::Act;
-use crate::ops::attention::{Attention, coop16, coop16_backward};
+use crate::ops::attention::{Attention, coop16, coop16_backward, cuda};
 use crate::ops::pack::Packed;
 use crate::reference::attention as reference;
 
@@ -244,10 +244,13 @@ pub fn both_ways(b: &mut Bench, shape: &Shape) -> Result<(), GpuError> {
     let of_size = |seed, len| values(seed, len).iter().map(|x| shape.size() * x).collect::<Vec<f32>>();
     let (q, k) = (of_size(1, tokens * wide_row), of_size(2, tokens * narrow));
     let [v, dk, dv] = [3, 5, 6].map(|seed| values(seed, tokens * narrow));
-    // Rows of different size, none with a largest value in [½, 1).
-    let of_row = |i: usize| if (i / wide_row).is_multiple_of(2) { 4.0 } else { 8.0 };
+    // Rows, and 256 columns of these, of different size, none with a largest value in [½, 1).
+    let size_at = |i: usize| {
+        let by = |odd: bool, size: f32| if odd { size } else { 1.0 };
+        4.0 * by(i / wide_row % 2 == 1, 2.0) * by(i % wide_row / 256 % 2 == 1, 0.0625)
+    };
     let dout = values(4, tokens * wide_row).into_iter().enumerate();
-    let dout: Vec<f32> = dout.map(|(i, x)| of_row(i) * x).collect();
+    let dout: Vec<f32> = dout.map(|(i, x)| size_at(i) * x).collect();
     let sinks = shape.sinks.then(|| values(7, heads).iter().map(|x| 3.0 * x).collect::<Vec<f32>>());
 
     let [q_block, k_block, v_block, dout_block] =
@@ -350,6 +353,8 @@ fn on_matrices(
     if packs {
         b.make_stale(&result, wide_row, tokens);
     }
+    let takes_halves = packs && cuda::supports(b.gpu, head_size, attention.softcap);
+    let halves = takes_halves.then(|| Packed::in_blocks(b.gpu, "case", tokens, wide_row)).transpose()?;
     b.run(|rec| {
         let operands = coop16::Operands { q: &packed[0], k: &packed[1], v: &packed[2] };
         let out = match packs {
@@ -358,7 +363,11 @@ fn on_matrices(
         };
         coop16::forward(rec, attention, &out, lse, operands);
         out.f32(rec, tokens);
-        scratch.backward(rec, attention, gradients, &dheads, dout.rows(), operands, &out, lse);
+        if let Some(halves) = &halves {
+            halves.pack(rec, dout.rows().all(), wide_row, tokens);
+        }
+        let dout = (dout.rows(), halves.clone());
+        scratch.backward(rec, attention, gradients, &dheads, dout, operands, &out, lse);
     })?;
     if packs {
         b.expect_nothing_behind(format!("packed out, {name}"), &result, wide_row, tokens);

@@ -167,14 +167,15 @@ impl Model<'_> {
         let gradients = w.last(&s.doutput);
         let lora = batch.lora(layer, Input::Attention);
         let out = &a[Saved::Attention];
-        let dgated = if l.output_gate { &s[Temp::DGatedAttention] } else { &s.dattention };
+        let shape = self.attention(layer, batch.inputs);
+        let dattention = &attention::gradient_of(p, &shape, &s.dattention, &a[Saved::Q]);
+        let dgated = if l.output_gate { &s[Temp::DGatedAttention] } else { dattention };
         let x = &a[mixed(l)];
         linear::backward(p, Some((dgated, false)), &gradients, x, lora, &a[Saved::ZOutput]);
         let (both, dboth) = (&a[Saved::MixerInput], &s[Temp::DMixerInput]);
         if l.output_gate {
             output_gate::backward(p, [&s.dattention, dboth], dgated, out, both, l.heads);
         }
-        let shape = self.attention(layer, batch.inputs);
         let qkv = [&a[Saved::Q], k, v];
         attention::backward(p, &shape, [&s.dq, dk, dv], &s.dattention, qkv, out, &a[Saved::Lse]);
         let dattn_q = if l.output_gate { &s.dattention } else { &s.dattn_q };

@@ -96,7 +96,9 @@ impl Model<'_> {
         let latent = l.latent.expect("the layer has a latent vector");
         batch.acts.clear_dkeys_values(p.rec.now(), layer, p.tokens);
         let gradients = lw.last(&s.doutput);
-        let doutput = if l.has_narrow_values() { &s[Temp::DGatedAttention] } else { &s.dattention };
+        let shape = self.attention(layer, batch.inputs);
+        let dattention = &attention::gradient_of(p, &shape, &s.dattention, &a[Saved::Q]);
+        let doutput = if l.has_narrow_values() { &s[Temp::DGatedAttention] } else { dattention };
         let lora = batch.lora(layer, Input::Attention);
         let (dx, x) = (Some((doutput, false)), &a[mixed(l)]);
         linear::backward(p, dx, &gradients, x, lora, &a[Saved::ZOutput]);
@@ -105,7 +107,6 @@ impl Model<'_> {
             let whole = s.dattention.rows().all();
             latent::join(p.rec.now(), &values, whole, doutput.rows(), None, p.tokens);
         }
-        let shape = self.attention(layer, batch.inputs);
         let (dk, dv) = batch.acts.dkeys_values(layer);
         let qkv = [&a[Saved::Q], &a[Saved::K], &a[Saved::V]];
         let (out, lse) = (&a[Saved::Attention], &a[Saved::Lse]);

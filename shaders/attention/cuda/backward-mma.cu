@@ -30,7 +30,7 @@ __device__ __forceinline__ void block(const Backward& a, float* shared, uint32_t
     uint32_t seen_from = low_of(warp_row + 15), seen_to = warp_row + 15 < a.rows ? high_of(warp_row) : 0;
     uint32_t begin = low_of(row0) / STEP, end = high_of(end_row - 1), steps = (end + STEP - 1) / STEP - begin,
              all = WAY == DQ ? steps : of_share * steps;
-    float unit = WAY == DQ ? 1.f : largest_unit(a, shared, row0, end);
+    float unit = WAY == DQ ? 1.f : largest_unit(a, shared, own_head * group + share * of_share, of_share, row0, end);
 
     // A stage holds rows of keys and values, or of queries and dout of one head after the other.
     struct Place {
@@ -42,11 +42,11 @@ __device__ __forceinline__ void block(const Backward& a, float* shared, uint32_t
         if (WAY != DQ && place.row >= end) place.row = begin * STEP, place.head++;
         return place;
     };
-    size_t head_bytes = (size_t)DEPTH * a.tiles * 512;
+    size_t head_bytes = (size_t)DEPTH * a.tiles * 512, dout_bytes = (size_t)DEPTH * a.dout_tiles * 512;
     auto copy = [&](uint32_t slot, Place place) {
-        size_t head = place.head * head_bytes;
-        Rows::copy(slot, (WAY == DQ ? a.k : a.q) + head, a.tiles, place.row, last);
-        Rows::copy(slot + SLOT / 2, (WAY == DQ ? a.v : a.dout) + head, a.tiles, place.row, last);
+        const char* second = WAY == DQ ? a.v + place.head * head_bytes : a.dout + place.head * dout_bytes;
+        Rows::copy(slot, (WAY == DQ ? a.k : a.q) + place.head * head_bytes, a.tiles, place.row, last);
+        Rows::copy(slot + SLOT / 2, second, WAY == DQ ? a.tiles : a.dout_tiles, place.row, last);
     };
     uint32_t x[DEPTH][4], y[WAY == DV ? 1 : DEPTH][4], w[STEP / 16][4];
     float s[STEP / 2], dp[WAY == DV ? 1 : STEP / 2], d[N / 2];
@@ -66,7 +66,7 @@ __device__ __forceinline__ void block(const Backward& a, float* shared, uint32_t
     auto read_row = [&](int n, uint32_t query) {
         query = min(query, a.rows - 1);
         float2 value = a.values[(size_t)own_head * even + query];
-        shift[n] = -value.x - ilogbf(__ldg(a.factors + query)), delta[n] = value.y;
+        shift[n] = -value.x - ilogbf(__ldg(factors_of(a, own_head) + query)), delta[n] = value.y;
     };
     auto begin_scores = [&](uint32_t slot) {
         products_begin();
@@ -112,9 +112,9 @@ __device__ __forceinline__ void block(const Backward& a, float* shared, uint32_t
     };
     copy(memory, now);
     copies_end();
-    size_t own = (size_t)own_head * head_bytes;
-    read_rows(x, (WAY == DQ ? a.q : a.k) + own, a.tiles, min(warp_row / 16, last));
-    if constexpr (WAY != DV) read_rows(y, (WAY == DQ ? a.dout : a.v) + own, a.tiles, min(warp_row / 16, last));
+    read_rows(x, (WAY == DQ ? a.q : a.k) + own_head * head_bytes, a.tiles, min(warp_row / 16, last));
+    if constexpr (WAY == DQ) read_rows(y, a.dout + own_head * dout_bytes, a.dout_tiles, min(warp_row / 16, last));
+    if constexpr (WAY == DK) read_rows(y, a.v + own_head * head_bytes, a.tiles, min(warp_row / 16, last));
     if constexpr (WAY == DQ)
         read_row(0, row), read_row(1, row + 8);
     else
@@ -151,7 +151,7 @@ __device__ __forceinline__ void block(const Backward& a, float* shared, uint32_t
     float factor[2];
 #pragma unroll
     for (int r = 0; r < 2; r++)
-        factor[r] = WAY == DQ ? __ldg(a.factors + min(row + r * 8, a.rows - 1)) / a.k_scale : WAY == DK ? unit / a.q_scale : unit;
+        factor[r] = WAY == DQ ? __ldg(factors_of(a, own_head) + min(row + r * 8, a.rows - 1)) / a.k_scale : WAY == DK ? unit / a.q_scale : unit;
     float* to = WAY == DQ ? a.dq : WAY == DK ? a.dk : a.dv;
     uint32_t stride = (WAY == DQ ? a.heads : a.kv_heads) * HEAD;
     bool shared_out = WAY != DQ && a.shares > 1;

@@ -31,7 +31,7 @@ __device__ __forceinline__ void block(const Backward& a, char* memory, uint32_t 
     uint32_t seen_from = low_of(warp_row + 15), seen_to = warp_row + 15 < a.rows ? high_of(warp_row) : 0;
     uint32_t begin = low_of(row0) / STEP, end = high_of(end_row - 1), steps = (end + STEP - 1) / STEP - begin,
              all = WAY == QUERIES ? steps : of_share * steps;
-    float unit = WAY == QUERIES ? 1.f : largest_unit(a, (float*)(memory + UNITS_AT), row0, end);
+    float unit = WAY == QUERIES ? 1.f : largest_unit(a, (float*)(memory + UNITS_AT), own_head * group + share * of_share, of_share, row0, end);
     float log_unit = WAY == QUERIES ? 0.f : ilogbf(unit);
     uint32_t even = (a.rows + 1) & ~1u;
 
@@ -45,12 +45,13 @@ __device__ __forceinline__ void block(const Backward& a, char* memory, uint32_t 
         if (WAY == KEYS && place.row >= end) place.row = begin * STEP, place.head++;
         return place;
     };
-    size_t head_bytes = (size_t)DEPTH * a.tiles * 512;
+    size_t head_bytes = (size_t)DEPTH * a.tiles * 512, dout_bytes = (size_t)DEPTH * a.dout_tiles * 512;
+    uint32_t second_tiles = WAY == QUERIES ? a.tiles : a.dout_tiles, own_second_tiles = WAY == QUERIES ? a.dout_tiles : a.tiles;
     auto stage_at = [&](uint32_t slot) { return base + STAGES_AT + slot * 2 * Rows::BYTES; };
     auto copy = [&](uint32_t slot, Place place) {
-        size_t head = place.head * head_bytes;
-        Rows::copy(stage_at(slot), (WAY == QUERIES ? a.k : a.q) + head, a.tiles, place.row, last);
-        Rows::copy(stage_at(slot) + Rows::BYTES, (WAY == QUERIES ? a.v : a.dout) + head, a.tiles, place.row, last);
+        const char* second = WAY == QUERIES ? a.v + place.head * head_bytes : a.dout + place.head * dout_bytes;
+        Rows::copy(stage_at(slot), (WAY == QUERIES ? a.k : a.q) + place.head * head_bytes, a.tiles, place.row, last);
+        Rows::copy(stage_at(slot) + Rows::BYTES, second, second_tiles, place.row, last);
         if (WAY == KEYS && threadIdx.x < STEP / 2)
             asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(base + VALUES_AT + slot * STEP * 8 + threadIdx.x * 16),
                          "l"(a.values + (size_t)place.head * even + min(place.row + threadIdx.x * 2, even - 2))
@@ -65,7 +66,7 @@ __device__ __forceinline__ void block(const Backward& a, char* memory, uint32_t 
         for (int r = 0; r < 2; r++) {
             uint32_t query = min(row + r * 8, a.rows - 1);
             float2 value = a.values[(size_t)own_head * even + query];
-            row_shift[r] = -value.x - ilogbf(__ldg(a.factors + query)), row_delta[r] = value.y;
+            row_shift[r] = -value.x - ilogbf(__ldg(factors_of(a, own_head) + query)), row_delta[r] = value.y;
         }
     auto values_of = [&](uint32_t slot, int i) { return *(const float4*)(memory + VALUES_AT + slot * STEP * 8 + (i * 8 + lane % 4 * 2) * 8); };
     uint32_t own_rows = SHARED_ROWS ? 0 : half * 64 * 32;
@@ -123,9 +124,8 @@ __device__ __forceinline__ void block(const Backward& a, char* memory, uint32_t 
             for (int n = i * 4; n < i * 4 + 4; n++) s[n] *= dp[n] - (WAY == QUERIES ? row_delta[n >> 1 & 1] : n & 1 ? v.w : v.y);
         }
     };
-    size_t own = (size_t)own_head * head_bytes;
-    Own::copy(base, (WAY == QUERIES ? a.q : a.k) + own, a.tiles, row0, last);
-    Own::copy(base + Own::BYTES, (WAY == QUERIES ? a.dout : a.v) + own, a.tiles, row0, last);
+    Own::copy(base, (WAY == QUERIES ? a.q : a.k) + own_head * head_bytes, a.tiles, row0, last);
+    Own::copy(base + Own::BYTES, WAY == QUERIES ? a.dout + own_head * dout_bytes : a.v + own_head * head_bytes, own_second_tiles, row0, last);
     copy(0, now);
     copies_end();
 #pragma unroll
@@ -195,7 +195,7 @@ __device__ __forceinline__ void block(const Backward& a, char* memory, uint32_t 
     float factor[2];
 #pragma unroll
     for (int r = 0; r < 2; r++)
-        factor[r] = WAY == QUERIES ? __ldg(a.factors + min(row + r * 8, a.rows - 1)) / a.k_scale : of_values ? unit : unit / a.q_scale;
+        factor[r] = WAY == QUERIES ? __ldg(factors_of(a, own_head) + min(row + r * 8, a.rows - 1)) / a.k_scale : of_values ? unit : unit / a.q_scale;
     uint32_t stride = (WAY == QUERIES ? a.heads : a.kv_heads) * HEAD;
     bool shared_out = WAY == KEYS && a.shares > 1;
     auto place_of = [&](bool of_values) {

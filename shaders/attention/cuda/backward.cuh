@@ -11,8 +11,8 @@ struct Backward {
     const char* q;        // [H·K/16, T/16, 16, 16]
     const char* k;        // [G·K/16, T/16, 16, 16]
     const char* v;        // [G·K/16, T/16, 16, 16]
-    const char* dout;     // [H·K/16, T/16, 16, 16], its rows scaled
-    const float* factors; // undo the scaling of dout's rows [T]
+    const char* dout;     // [H·K/16, T/16, 16, 16], its rows scaled, or 256 columns of a row
+    const float* factors; // undo the scaling of dout's rows [T], or of their columns [H·K/256, factor_stride]
     const uint2* bounds;  // start and end row of each token's sample [T]
     const char* out;      // as q, or [T, H·K] in f32
     const float* lse;     // [T, H]
@@ -31,10 +31,17 @@ struct Backward {
     float k_scale;        // that of k
     uint32_t out_tiles;   // as `tiles`; 0: out is f32
     uint32_t shares;      // blocks among which the query heads of a key are shared out; 1: dk and dv are added to
+    uint32_t dout_tiles;  // as `tiles`
+    uint32_t factor_stride; // floats from the factors of 256 columns to those of the next; 0: rows have one
 #if CAPPED
     float cap; // c of c·tanh(s/c) on the scores
 #endif
 };
+
+// What undo the scaling of a head in the rows of dout.
+__device__ __forceinline__ const float* factors_of(const Backward& a, uint32_t head) {
+    return a.factors + (size_t)(head * HEAD / 256) * a.factor_stride;
+}
 
 // Half a row of a tile.
 struct Eight {
@@ -60,14 +67,14 @@ extern "C" __global__ void __launch_bounds__(THREADS) rows(const __grid_constant
         float sum = 0.f;
 #pragma unroll
         for (int d = 0; d < DEPTH; d++) {
-            Eight x = eight_of(a.dout + (((size_t)head * DEPTH + d) * a.tiles + tile) * 512 + query % 16 * 32 + half * 16);
+            Eight x = eight_of(a.dout + (((size_t)head * DEPTH + d) * a.dout_tiles + tile) * 512 + query % 16 * 32 + half * 16);
             Eight y = a.out_tiles ? eight_of(a.out + (((size_t)head * DEPTH + d) * a.out_tiles + tile) * 512 + query % 16 * 32 + half * 16)
                                   : eight_of((const float*)a.out + ((size_t)query * a.heads + head) * HEAD + d * 16 + half * 8);
 #pragma unroll
             for (int n = 0; n < 8; n++) sum = fmaf(x.x[n], y.x[n], sum);
         }
         sum += __shfl_xor_sync(~0u, sum, 1);
-        float lse = __ldg(a.lse + (size_t)query * a.heads + head) * LOG2E - ilogbf(__ldg(a.factors + query));
+        float lse = __ldg(a.lse + (size_t)query * a.heads + head) * LOG2E - ilogbf(__ldg(factors_of(a, head) + query));
         if (half == 0 && tile * 16 + row < even) a.values[(size_t)head * even + tile * 16 + row] = make_float2(lse, sum);
     }
 }
@@ -78,10 +85,14 @@ __device__ __forceinline__ uint32_t end_query(const Backward& a, uint32_t key) {
     return a.window ? min(end, key + a.window) : end;
 }
 
-// The largest unit of dout's rows from `row` to `end`. What f16 rounds to zero beside it does not matter in a sum over them.
-__device__ __forceinline__ float largest_unit(const Backward& a, float* shared, uint32_t row, uint32_t end) {
+// The largest unit of some heads in dout's rows from `row` to `end`. What f16 rounds to zero beside it does not matter in a sum over them.
+__device__ __forceinline__ float largest_unit(const Backward& a, float* shared, uint32_t first_head, uint32_t heads, uint32_t row, uint32_t end) {
     float unit = 0.f;
-    for (row += threadIdx.x; row < end; row += THREADS) unit = fmaxf(unit, __ldg(a.factors + row));
+    uint32_t blocks = a.factor_stride ? (first_head + heads - 1) * HEAD / 256 - first_head * HEAD / 256 + 1 : 1;
+    for (uint32_t block = 0; block < blocks; block++) {
+        const float* factors = factors_of(a, first_head) + (size_t)block * a.factor_stride;
+        for (uint32_t own = row + threadIdx.x; own < end; own += THREADS) unit = fmaxf(unit, __ldg(factors + own));
+    }
     for (int i = 16; i > 0; i /= 2) unit = fmaxf(unit, __shfl_xor_sync(~0u, unit, i));
     if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = unit;
     __syncthreads();

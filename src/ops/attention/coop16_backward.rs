@@ -68,14 +68,15 @@ impl Scratch {
         packed_bytes(tokens, queries) + rows as u64
     }
 
-    /// [`Attention::backward`]. `dout` is scratch once it is read, as is `dheads`.
+    /// [`Attention::backward`]. `dout` is scratch once it is read, as is `dheads`; `halves` are its f16 blocks where a product left it in
+    /// these ([`super::gradient_of`]).
     pub fn backward(
         &self,
         rec: &mut Recorder,
         attention: &Attention,
         [dq, dk, dv]: [&Rows; 3],
         dheads: &Rows,
-        dout: &Rows,
+        (dout, halves): (&Rows, Option<Packed>),
         operands: Operands,
         out: &Act,
         lse: &Rows,
@@ -83,8 +84,11 @@ impl Scratch {
         // Longer than 60 lines: the kernels of one pass, with their parameters and bindings.
         let Operands { q, k, v } = operands;
         let Attention { q_scale, k_scale, .. } = *attention;
-        let packed = self.dout.for_rows(attention.rows);
-        packed.pack(rec, dout.all(), attention.heads * attention.head_size, attention.rows);
+        let packed = halves.unwrap_or_else(|| {
+            let packed = self.dout.for_rows(attention.rows);
+            packed.pack(rec, dout.all(), attention.heads * attention.head_size, attention.rows);
+            packed
+        });
         let rows = Binding { index: 6, buffer: &self.rows, range: None };
         if cuda::supports(rec.gpu(), attention.head_size, attention.softcap) {
             let gradients = [dq, dk, dv];

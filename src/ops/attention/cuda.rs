@@ -84,6 +84,8 @@ struct BackwardNumbers {
     k_scale: f32,
     out_tiles: u32,
     shares: u32,
+    dout_tiles: u32,
+    factor_stride: u32,
 }
 
 /// Whether `gpu` runs [`forward`] for heads of `head_size`, with `softcap` on their scores: as [`supports`], and on GPUs with `wgmma` for heads of
@@ -140,7 +142,7 @@ pub fn forward(rec: &mut Recorder, attention: &Attention, out: &Act, lse: &Rows,
 }
 
 /// The gradients of [`forward`], as [`super::coop16_backward::Scratch::backward`]: `dq` is overwritten, `dk` and `dv` are added to. `dout`
-/// is packed; `values` is scratch for 8 bytes by head and token, or one token more where their number is odd. Parts of `dk` and `dv` may pass
+/// is packed, by rows or in blocks; `values` is scratch for 8 bytes by head and token, or one token more where their number is odd. Parts of `dk` and `dv` may pass
 /// through the device's scratch.
 pub fn backward(
     rec: &mut Recorder,
@@ -181,6 +183,8 @@ pub fn backward(
         k_scale: attention.k_scale,
         out_tiles,
         shares: shares as u32,
+        dout_tiles: dout.tiles(),
+        factor_stride: dout.factors_of_row(heads * attention.head_size).1,
     };
     let instructions = rec.gpu().kernels().matrix_instructions();
     let entry = |name| attention.modules().backward.entry(instructions, name);

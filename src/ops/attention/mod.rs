@@ -80,16 +80,24 @@ pub fn backward(
     lse: &Act,
 ) {
     let gradients = [dq.rows(), dk.rows(), dv.rows()];
+    let halves = p.rec.take_halves(dout);
     let (dout, lse) = (dout.rows(), lse.rows());
     let scratch = p.scratch;
     let dheads = &scratch.dheads;
     if let (Some(coop16), Some(operands)) = (&scratch.attention, coop16::Operands::of(q, k, v)) {
-        return coop16.backward(p.rec.now(), shape, gradients, dheads, dout, operands, out, lse);
+        return coop16.backward(p.rec.now(), shape, gradients, dheads, (dout, halves), operands, out, lse);
     }
     let out = out.f32(p.rec.now(), p.tokens);
     let delta = &scratch.delta.reshaped(2 * shape.heads);
     let qkv = [q.rows(), k.rows(), v.rows()];
     shape.backward(p.rec.now(), gradients, [delta, dheads], dout, qkv, &out, lse);
+}
+
+/// `dout` of [`backward`] over the queries `q`, which a product may leave [in f16](Act::in_halves) where the kernels take that.
+pub fn gradient_of(p: &Pass, shape: &Attention, dout: &Act, q: &Act) -> Act {
+    let tiled = p.scratch.attention.is_some() && q.tiles().is_some();
+    let reads_halves = tiled && cuda::supports(p.rec.gpu(), shape.head_size, shape.softcap);
+    if reads_halves { dout.clone().in_halves() } else { dout.clone() }
 }
 
 /// The shader of a variant; helpers such as `delta` are shared.
