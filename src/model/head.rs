@@ -7,6 +7,7 @@ use crate::ops::act::Act;
 use crate::ops::argmax::top;
 use crate::ops::cross_entropy::{self, Chunk};
 use crate::ops::distill::{self, Distill, Lesson, teacher};
+use crate::ops::linear::cuda::{Panels, Way};
 use crate::ops::pass::{Operands, Pass, Scratch};
 use crate::ops::row_status::Verdicts;
 use crate::ops::{Rows, embedding, linear, rms_norm};
@@ -20,6 +21,7 @@ pub struct Head {
     dhidden: Act, // [C, D]
     logits: Rows, // [C, V]
     scratch: Scratch,
+    panels: Option<[Panels; 2]>, // of the output projection, forward and backward, made once for all chunks
 }
 
 /// Buffers for losses and verdicts: one of each for each loss-carrying row of the optimizer step.
@@ -63,8 +65,10 @@ impl Head {
                 Some(operands.with_panels(all.panels.clone()))
             }
         };
+        let panels = operands.as_ref().and_then(|o| o.panels.as_ref()?.both_ways(model.head_matrix()));
         Ok(Head {
             rows,
+            panels,
             hidden: act("head input")?,
             normed: act("head normed")?,
             dnormed: act("head dnormed")?,
@@ -120,6 +124,7 @@ impl Head {
                 Some(lesson) => distill::backward(p, &chunk, &lesson, &verdicts, coefficients),
                 None => cross_entropy::backward(p, &chunk, &verdicts, coefficients),
             };
+            p.panels = self.panels(Way::Backward, first);
             linear::frozen_backward(p, &self.dnormed, &dlogits, model.head_matrix());
             rms_norm::backward(p, &self.dhidden, &self.dnormed, &self.hidden, &model.output_norm);
             embedding::backward(p.rec.now(), dstream, &inputs.loss_rows, first, self.dhidden.rows(), rows);
@@ -185,7 +190,14 @@ impl Head {
         let stream = acts.input(model.layers.len(), 0, true).rows().as_weight(tokens);
         embedding::forward(p.rec.now(), self.hidden.rows(), rows, first, &stream, 0, 1.0, p.tokens);
         rms_norm::forward(p, &self.normed, &self.hidden, &model.output_norm);
+        p.panels = self.panels(Way::Forward, first);
         linear::frozen(p, &self.logits.clone().into(), &self.normed, model.head_matrix(), 1.0);
+    }
+
+    /// The panels of the chunk that starts at row `first`. The first one, which is the longest, makes them.
+    fn panels(&self, way: Way, first: usize) -> Option<Panels> {
+        let panels = &self.panels.as_ref()?[way as usize];
+        Some(if first == 0 { panels.clone() } else { panels.as_made() })
     }
 
     fn pass<'p, 'g>(&'p self, rec: &'p mut Recorder<'g>, rows: usize) -> Pass<'p, 'g> {

@@ -21,6 +21,8 @@ pub struct Pass<'p, 'g> {
     pub scratch: &'p Scratch,
     /// The kernels and memory of a pass that decodes; `None` in training.
     pub decoding: Option<Decoding<'p>>,
+    /// Panels of the next products, in place of those of the scratch.
+    pub panels: Option<Panels>,
 }
 
 /// Passes over tokens that follow others in a cache, of which nothing is kept for backward.
@@ -114,7 +116,7 @@ impl Operands {
 impl<'p, 'g> Pass<'p, 'g> {
     /// A pass of training over the first `tokens` tokens.
     pub fn new(rec: &'p mut Recorder<'g>, tokens: usize, scratch: &'p Scratch) -> Pass<'p, 'g> {
-        Pass { rec: Commands::new(rec), tokens, first: 0, scratch, decoding: None }
+        Pass { rec: Commands::new(rec), tokens, first: 0, scratch, decoding: None, panels: None }
     }
 
     /// Whether products take the kernels for a few rows.
@@ -129,6 +131,8 @@ impl<'p, 'g> Pass<'p, 'g> {
 
     /// The operands' scratch laid out for this pass, where products run on 16×16 matrices.
     pub(in crate::ops) fn operands(&self) -> Option<Operands> {
-        self.scratch.operands.as_ref().map(|operands| operands.for_rows(self.tokens))
+        let operands = self.scratch.operands.as_ref()?.for_rows(self.tokens);
+        let panels = self.panels.clone().or_else(|| operands.panels.clone());
+        Some(operands.with_panels(panels))
     }
 }

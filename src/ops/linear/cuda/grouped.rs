@@ -152,7 +152,7 @@ impl<'a> Product<'a> {
             Way::Backward => [stack.columns, stack.rows],
         };
         let one = bytes(columns, summed) + bytes(columns, rank);
-        let most = ((panels.buffer().size() / one) as usize).min(EXPERTS);
+        let most = ((panels.size() / one) as usize).min(EXPERTS);
         assert!(most > 0, "the plan makes room for an expert");
         for (tile, of_tile) in self.w.weight.tiles.iter().enumerate() {
             let (first_expert, experts) = (of_tile.first_row / self.w.rows, of_tile.rows / self.w.rows);
@@ -216,8 +216,8 @@ impl<'a> Product<'a> {
             buffers: vec![
                 operand,
                 z_place,
-                (panels.buffer().clone(), 0),
-                (panels.buffer().clone(), lora.map_or(0, |(_, at)| at)),
+                panels.place(0),
+                panels.place(lora.map_or(0, |(_, at)| at)),
                 tiles.factors_place(),
                 (y.rows.buffer.clone(), result),
                 groups.counts.place(),

@@ -143,7 +143,7 @@ pub fn leaves_half_gradients(
     let Some(first) = matrices.first().filter(|_| matrices.len() <= MOST_SUMMED) else { return false };
     let shape = [rows, first.cols, matrices.iter().map(|w| w.rows).sum()];
     let bytes: u64 = matrices.iter().map(|w| bytes(w.cols, w.rows) + bytes(w.cols, rank)).sum();
-    let is_whole = matrices.iter().all(|w| w.tiles.len() == 1) && bytes <= panels.buffer().size();
+    let is_whole = matrices.iter().all(|w| w.tiles.len() == 1) && bytes <= panels.size();
     is_whole && is_worth(rec, shape) && parts_of(rec, shape) == 1
 }
 
@@ -152,7 +152,7 @@ pub fn forward(rec: &mut Recorder, panels: &Panels, product: &Whole, halves: Opt
     let Whole { y, x, w, scale, lora, rows, .. } = *product;
     for part in parts(panels, w, lora.map_or(0, |l| l.rank)) {
         let low_at = part.make(rec, (panels, 0), Way::Forward, scale, lora);
-        let low = lora.map(|lora| Low { lora, at: low_at });
+        let low = lora.map(|lora| Low { lora, panels: panels.place(low_at) });
         let product = Product {
             name: "linear/cuda.forward",
             x,
@@ -162,7 +162,7 @@ pub fn forward(rec: &mut Recorder, panels: &Panels, product: &Whole, halves: Opt
             columns: part.rows.next_multiple_of(4),
             accumulate: false,
         };
-        let source = Source { product, low, panels: (panels.buffer().clone(), 0) };
+        let source = Source { product, low, panels: panels.place(0) };
         match halves {
             Some(halves) => launch_in_halves(rec, &[source], (halves, part.row()), rows),
             None => source.launch(rec, rows),
@@ -177,10 +177,10 @@ pub fn backward_in_halves(rec: &mut Recorder, panels: &Panels, products: &[Whole
     for &Whole { y, x, w, scale, lora, .. } in products {
         let part = Part { weight: w, tile: 0, first: 0, rows: w.rows };
         let low_at = part.make(rec, (panels, at), Way::Backward, scale, lora);
-        let low = lora.map(|lora| Low { lora, at: low_at });
+        let low = lora.map(|lora| Low { lora, panels: panels.place(low_at) });
         let (name, columns) = ("linear/cuda.backward", w.cols);
         let product = Product { name, x, first: 0, summed: w.rows, y, columns, accumulate: false };
-        sources.push(Source { product, low, panels: (panels.buffer().clone(), at) });
+        sources.push(Source { product, low, panels: panels.place(at) });
         at = low_at + bytes(w.cols, lora.map_or(0, |lora| lora.rank));
     }
     launch_in_halves(rec, &sources, (dx, 0), products[0].rows);
@@ -192,7 +192,7 @@ pub fn backward(rec: &mut Recorder, panels: &Panels, product: &Whole) {
     for (i, part) in parts(panels, w, lora.map_or(0, |l| l.rank)).into_iter().enumerate() {
         let lora = lora.filter(|_| i == 0);
         let low_at = part.make(rec, (panels, 0), Way::Backward, scale, lora);
-        let low = lora.map(|lora| Low { lora, at: low_at });
+        let low = lora.map(|lora| Low { lora, panels: panels.place(low_at) });
         let product = Product {
             name: "linear/cuda.backward",
             x: dy,
@@ -202,7 +202,7 @@ pub fn backward(rec: &mut Recorder, panels: &Panels, product: &Whole) {
             columns: w.cols,
             accumulate: accumulate || i > 0,
         };
-        Source { product, low, panels: (panels.buffer().clone(), 0) }.launch(rec, rows);
+        Source { product, low, panels: panels.place(0) }.launch(rec, rows);
     }
 }
 
@@ -246,7 +246,7 @@ impl Part<'_> {
 
 /// The parts of `w` that have room among the panels, beside those of its adapter of rank `rank`.
 fn parts<'a>(panels: &Panels, w: &'a Weight, rank: usize) -> Vec<Part<'a>> {
-    let room = panels.buffer().size() - bytes(w.rows.max(w.cols), rank);
+    let room = panels.size() - bytes(w.rows.max(w.cols), rank);
     let most = (room / bytes(EDGE, w.cols)) as usize * EDGE;
     assert!(most > 0, "the plan makes room for some rows");
     let most = if most > COLUMNS { most / COLUMNS * COLUMNS } else { most };
@@ -269,10 +269,10 @@ pub fn prepare(
     Part { weight: w, tile: 0, first: 0, rows: w.rows }.make(rec, (panels, 0), way, scale, lora)
 }
 
-/// The term of an adapter, and the byte of the panels of B or Aᵀ.
+/// The term of an adapter, and the place of the panels of B or Aᵀ.
 struct Low<'a> {
     lora: &'a LowRank<'a>,
-    at: u64,
+    panels: (wgpu::Buffer, u64),
 }
 
 /// A product.
@@ -311,7 +311,7 @@ impl Source<'_> {
         let x = self.product.x;
         let operand = x.place(self.product.first);
         let z = self.low.as_ref().map_or(operand.clone(), |low| low.lora.z.place(low.lora.z_offset));
-        let low = (self.panels.0.clone(), self.low.as_ref().map_or(0, |low| low.at));
+        let low = self.low.as_ref().map_or(&self.panels, |low| &low.panels).clone();
         [operand, z, self.panels.clone(), low, x.factors_place()]
     }
 

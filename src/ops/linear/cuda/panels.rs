@@ -47,9 +47,11 @@ pub fn panel_bytes(
     is_worth.then(|| (2 * product_bytes(mixer.max(ffn), width, rank)).max(head))
 }
 
-/// Bytes of the panels of an output projection, or of as much of it as takes about `room` bytes: with more parts there are more launches.
+/// Bytes of the panels of an output projection, [both ways](Panels::both_ways), or of as much of it as takes about `room` bytes: with
+/// more parts there are more launches, and each chunk of tokens makes the panels again.
 pub fn head_bytes(vocab: usize, width: usize, room: u64) -> u64 {
-    matrix_bytes(vocab, width).min(room.max(MOST))
+    let whole = matrix_bytes(vocab, width);
+    if 2 * whole <= room { 2 * whole } else { whole.min(room.max(MOST)) }
 }
 
 /// Bytes of the panels of a matrix `[weight_rows, weight_cols]`, or of a part of it, and of those of its adapter of rank `rank`.
@@ -76,17 +78,45 @@ pub(super) fn bytes(rows: usize, steps: usize) -> u64 {
 
 /// Memory for panels.
 #[derive(Clone, Debug)]
-pub struct Panels(wgpu::Buffer);
+pub struct Panels {
+    buffer: wgpu::Buffer,
+    start: u64,
+    size: u64,
+    made: bool,
+}
 
 impl Panels {
     /// Room for `bytes`, at least those of [`product_bytes`].
     pub fn new(gpu: &Gpu, bytes: u64) -> Result<Panels, GpuError> {
-        Ok(Panels(gpu.buffer("panels", bytes)?))
+        Ok(Panels { buffer: gpu.buffer("panels", bytes)?, start: 0, size: bytes, made: false })
     }
 
-    /// The memory.
+    /// Room for the panels of all of `w`, without adapter, forward and behind them backward; `None` where there is less.
+    pub fn both_ways(&self, w: &Weight) -> Option<[Panels; 2]> {
+        let size = matrix_bytes(w.rows, w.cols);
+        let fits = w.tiles.len() == 1 && 2 * size <= self.size;
+        let of = |start| Panels { start, size, ..self.clone() };
+        fits.then(|| [of(self.start), of(self.start + size)])
+    }
+
+    /// This memory where a product has made the panels of a whole matrix: the next ones multiply by it, too, and make none.
+    pub fn as_made(&self) -> Panels {
+        Panels { made: true, ..self.clone() }
+    }
+
+    /// The buffer that they lie in.
     pub fn buffer(&self) -> &wgpu::Buffer {
-        &self.0
+        &self.buffer
+    }
+
+    /// Bytes.
+    pub(super) fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// The place of byte `at`.
+    pub(super) fn place(&self, at: u64) -> (wgpu::Buffer, u64) {
+        (self.buffer.clone(), self.start + at)
     }
 }
 
@@ -127,8 +157,8 @@ pub(super) struct LowStack<'a> {
     pub scale: f32,
 }
 
-/// Makes the panels of `scale` times each matrix from byte `at` on, and behind all of them those of their adapters. Returns the byte where
-/// these begin.
+/// Makes the panels of `scale` times each matrix from byte `at` on, and behind all of them those of their adapters, unless they
+/// [are made](Panels::as_made). Returns the byte where those of adapters begin.
 pub(super) fn make(
     rec: &mut Recorder,
     (panels, at): (&Panels, u64),
@@ -147,6 +177,9 @@ pub(super) fn make(
     let (steps, low_steps) = (summed.div_ceil(EDGE), rank.div_ceil(EDGE));
     let (size, low_size) = (bytes(rows, summed), bytes(rows, rank));
     let low_at = size * stack.count as u64;
+    if panels.made {
+        return at + low_at;
+    }
     let params = Params {
         weight_rows: tile.rows as u32,
         weight_cols: w.cols as u32,
@@ -167,7 +200,8 @@ pub(super) fn make(
         low_scale: low.map_or(0.0, |low| low.scale),
     };
     let end = low_at + low_size * stack.count as u64;
-    let binding = Binding { index: 2, buffer: &panels.0, range: Some((at, end)) };
+    let range = Some((panels.start + at, panels.start + end));
+    let binding = Binding { index: 2, buffer: &panels.buffer, range };
     let matrix = low.map_or(rec.unused(3), |low| low.matrix.bind(3));
     let groups = [rows.div_ceil(EDGE) as u32, (steps + low_steps) as u32, stack.count as u32];
     let kernel = Kernel::new("linear/panels", entry).with_format(w.ty.reader());
