@@ -158,13 +158,26 @@ struct Sum {
         if (before < STAGES && threadIdx.x % 32 == 0) arrive(full(before) + 8);
     }
 
+    // Adds the last stage where it has fewer slices, as those of most ranks. The first two are loaded.
+    template <bool SCALES>
+    __device__ __forceinline__ void run_short(uint32_t valid, bool add, uint2 ratios) {
+        issue(stage, 0, add);
+        if (valid > 2) fetch<SCALES>(stage, 2, valid, ratios);
+        if (valid > 1) issue(stage, 1, true);
+        if (valid > 2) issue(stage, 2, true);
+        asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+        release();
+        before = stage;
+        if (++stage == STAGES) stage = 0, phase ^= 1;
+    }
+
     // Sums the stages of a tile, or adds them to a sum.
     template <bool SCALES>
     __device__ __forceinline__ void run(const Numbers& n, const Tile& tile, bool add, uint2 ratios) {
-        uint32_t valid = valid_slices(n, tile.first);
+        uint32_t valid = valid_slices(n, tile.first), whole = tile.end - (valid_slices(n, tile.end - 1) < SLICES);
         wait(full(stage), phase);
         fetch<SCALES>(stage, 0, valid, ratios), fetch<SCALES>(stage, 1, valid, ratios);
-        for (uint32_t i = tile.first; i < tile.end; i++) {
+        for (uint32_t i = tile.first; i < whole; i++) {
             bool more = i + 1 < tile.end;
             uint32_t ahead = stage + 1 == STAGES ? 0 : stage + 1;
             issue(stage, 0, add || i > tile.first);
@@ -184,6 +197,7 @@ struct Sum {
             if (!ahead) phase ^= 1;
             stage = ahead;
         }
+        if (whole < tile.end) run_short<SCALES>(valid, add || whole > tile.first, ratios);
         asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
 #pragma unroll
         for (float& value : d) asm volatile("" : "+f"(value)::"memory");   // nothing reads it before the wait
