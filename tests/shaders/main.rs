@@ -326,10 +326,13 @@ fn the_ptx_is_that_of_its_source() {
     for part in ["whole", "grouped"] {
         by_matrices("linear/cuda", &[LAUNCHES], &[&format!("{part}.cu")], [part, ""]);
     }
-    for part in ["project", "gradient"] {
-        let sources = [LAUNCHES, SHARED, NUMBERS, "parts.cuh", &format!("{part}.cu")];
+    let common = [LAUNCHES, SHARED, NUMBERS, "parts.cuh"];
+    for part in ["project", "project-staged"] {
+        let own = format!("{part}.cu");
+        let sources = [&common[..], &["project.cuh", &own]].concat();
         same("lora/cuda", &sources, &format!("{part}.ptx"));
     }
+    same("lora/cuda", &[&common[..], &["gradient.cu"]].concat(), "gradient.ptx");
     same("delta/cuda", &[SHARED, NUMBERS, "parts.cuh", "forward.cu"], "forward.ptx");
     for part in ["backward", "gradients"] {
         let sources = [SHARED, NUMBERS, "parts.cuh", "backward.cuh", &format!("{part}.cu")];

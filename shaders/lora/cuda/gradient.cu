@@ -1,15 +1,19 @@
-// dA = uᵀ·x and dB = scale·dyᵀ·z, with sums over the tokens in parts. A block has a part's tokens and 64·WIDE columns of the wide operand:
-// four warps beside each other, and four that take turns at tiles of tokens and add up what they have at the end, in order.
+// dA = uᵀ·x and dB = scale·dyᵀ·z, with sums over the tokens in parts. A block has a part's tokens and 64·ACROSS columns of the wide operand: ACROSS
+// warps beside each other, and TURNS of each that take turns at tiles of tokens. What these have, and then the blocks, is added up in order, by the
+// block that ends last. The thin operand lies in shared memory in f16.
 #include "parts.cuh"
 
-constexpr int ACROSS = 4, TURNS = 4, WARPS = ACROSS * TURNS;
+// CHUNK: tokens whose thin operand is in shared memory at a time. STEP: bytes of the tiles of a step of a warp.
+constexpr int CHUNK = 128, STEP = 4 * TILE;
 
 // Twin of the buffers and of `Gradient` in src/ops/lora/cuda.rs.
 struct Gradient {
     const char* wide;           // x or dy
     const float* factors;       // undoes the scaling of its rows [T]
     const float* thin;          // u or z [T, thin_stride]
-    float* y;                   // dA [R, K] or dB [K, R] of each part
+    float* y;                   // dA [R, K] or dB [K, R]
+    float* parts;               // of the blocks' sums
+    uint32_t* arrivals;         // finished parts of each sum; 0 before and after
     uint32_t rows;              // T
     uint32_t wide_columns;      // K
     uint32_t thin_columns;      // R, a multiple of 4
@@ -17,103 +21,173 @@ struct Gradient {
     uint32_t thin_stride;
     uint32_t y_stride;
     uint32_t part_rows;         // a multiple of 16
-    uint32_t accumulate;        // 1: add to y
     uint32_t transposed;        // 1: y is dB
     float scale;
+    uint32_t padding;
 };
 
-// The first, or second, of two f16 of each of two rows.
-__device__ __forceinline__ uint32_t firsts(uint32_t upper, uint32_t lower) { return __byte_perm(upper, lower, 0x5410); }
-__device__ __forceinline__ uint32_t seconds(uint32_t upper, uint32_t lower) { return __byte_perm(upper, lower, 0x7632); }
+// The thin operand of a chunk: what a thread brings to shared memory, in f32, and the factors of its rows.
+template <int N, int THREADS>
+struct Thin {
+    static constexpr int EACH = CHUNK * 2 * N / THREADS, ROW = 16 * N + 16; // ROW: bytes from one row to the next, in other banks
+    float4 values[EACH];
+    float factors[EACH];
 
-// A power of two above every value of a part's thin operand, scaled as the rows of the wide one; as thin_scale in shaders/common/thin_scale.wgsl.
-template <int N>
-__device__ __forceinline__ float thin_scale(const Gradient& p, uint32_t first, uint32_t end, uint32_t first_column) {
-    __shared__ float largest[WARPS];
-    float most = 0;
-    for (uint32_t t = first + threadIdx.x / 4; t < end; t += 8 * WARPS) {
-        float some[2 * N];
-        read_thin(some, p.thin + (size_t)t * p.thin_stride, first_column + 2 * N * quarter_of(), p.thin_columns);
+    __device__ __forceinline__ void read(const Gradient& p, uint32_t first, uint32_t end, uint32_t first_column) {
 #pragma unroll
-        for (int i = 0; i < 2 * N; i++) most = fmaxf(most, fabsf(p.factors[t] * some[i]));
-    }
-    largest[warp_of()] = warp_max(most);
-    __syncthreads();
-    for (int w = 0; w < WARPS; w++) most = fmaxf(most, largest[w]);
-    return undoing(exponent(most));
-}
-
-template <int N, int WIDE>
-__device__ __forceinline__ void gradient(const Gradient& p) {
-    extern __shared__ float parts[]; // [TURNS - 1, ACROSS, 4·N, 32]
-    wait_for_previous();
-    uint32_t lane = lane_of(), across = warp_of() % ACROSS, turn = warp_of() / ACROSS, quarter = quarter_of();
-    uint32_t column = (blockIdx.x * ACROSS + across) * WIDE, last = (p.wide_columns - 1) / 16, first_column = blockIdx.y * 8 * N;
-    uint32_t first = blockIdx.z * p.part_rows, end = max(first, min(first + p.part_rows, p.rows));
-    float factor = thin_scale<N>(p, first, end, first_column), inverse = 1.f / factor;
-    // A lane reads four neighbouring columns of tokens 2·quarter, the next one, and those eight further on: half of the lanes have a tile, the
-    // others the next one.
-    const char* at[WIDE / 2];
-#pragma unroll
-    for (int i = 0; i < WIDE / 2; i++)
-        at[i] = p.wide + (size_t)min(column + 2 * i + row_of() / 4, last) * p.tiles * TILE + quarter * 64 + row_of() % 4 * 8;
-
-    float sums[WIDE][N][4] = {};
-    for (uint32_t tile = first / 16 + turn; tile * 16 < end; tile += TURNS) {
-        uint2 wide[WIDE / 2][4];
-#pragma unroll
-        for (int i = 0; i < WIDE / 2; i++)
-#pragma unroll
-            for (int t = 0; t < 4; t++) wide[i][t] = *(const uint2*)(at[i] + (size_t)tile * TILE + t % 2 * 32 + t / 2 * TILE / 2);
-        float thin[4][N]; // of the same tokens
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            uint32_t t = tile * 16 + 2 * quarter + i % 2 + i / 2 * 8;
-            float by = t < end ? p.factors[t] : 0.f;
-            read_thin(thin[i], p.thin + (size_t)t * p.thin_stride, first_column + N * row_of(), t < end ? p.thin_columns : 0);
-#pragma unroll
-            for (int j = 0; j < N; j++) thin[i][j] = thin[i][j] * by * inverse; // in this order: both factors together may be infinite
-        }
-#pragma unroll
-        for (int i = 0; i < WIDE; i++) {
-            const uint2(&rows)[4] = wide[i / 2];
-            uint32_t of[4];
-#pragma unroll
-            for (int t = 0; t < 4; t++) of[t] = i % 2 ? rows[t].y : rows[t].x;
-            uint32_t a[4] = {firsts(of[0], of[1]), seconds(of[0], of[1]), firsts(of[2], of[3]), seconds(of[2], of[3])};
-#pragma unroll
-            for (int j = 0; j < N; j++)
-                multiply_matrices(sums[i][j], a, half2_of(thin[0][j], thin[1][j]), half2_of(thin[2][j], thin[3][j]));
+        for (int i = 0; i < EACH; i++) {
+            uint32_t at = i * THREADS + threadIdx.x, t = first + at / (2 * N), column = first_column + at % (2 * N) * 4;
+            bool is_there = t < end && column < p.thin_columns;
+            values[i] = is_there ? *(const float4*)(p.thin + (size_t)t * p.thin_stride + column) : float4{0.f, 0.f, 0.f, 0.f};
+            factors[i] = is_there ? p.factors[t] : 0.f;
         }
     }
+    // Scales the values as the rows of the wide operand. Returns the largest.
+    __device__ __forceinline__ float scale() {
+        float most = 0;
+#pragma unroll
+        for (int i = 0; i < EACH; i++) {
+            float4& v = values[i];
+            v = float4{v.x * factors[i], v.y * factors[i], v.z * factors[i], v.w * factors[i]};
+            most = fmaxf(fmaxf(fmaxf(most, fabsf(v.x)), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w)));
+        }
+        return most;
+    }
+    __device__ __forceinline__ void write(char* to, float by) const {
+#pragma unroll
+        for (int i = 0; i < EACH; i++) {
+            uint32_t at = i * THREADS + threadIdx.x;
+            float4 v = values[i];
+            *(uint2*)(to + at / (2 * N) * ROW + at % (2 * N) * 8) = halves_of(float4{v.x * by, v.y * by, v.z * by, v.w * by});
+        }
+    }
+};
 
-    float* y = p.y + (size_t)blockIdx.z * (p.transposed ? p.wide_columns : p.thin_columns) * p.y_stride;
+// Adds up what the warps that took turns have: each gets the sums of some of their columns. `exchange` is shared memory for all of them.
+template <int N, int ACROSS, int TURNS>
+__device__ __forceinline__ void share(float (&to)[4 / TURNS][N][4], const float (&sums)[4][N][4], float* exchange) {
+    uint32_t lane = lane_of(), across = warp_of() % ACROSS, turn = warp_of() / ACROSS;
 #pragma unroll
-    for (int i = 0; i < WIDE; i++) {
-        if (turn > 0)
-#pragma unroll
-            for (int n = 0; n < 4 * N; n++) parts[(((turn - 1) * ACROSS + across) * 4 * N + n) * 32 + lane] = sums[i][n / 4][n % 4];
+    for (int r = 0; r < 4 / TURNS; r++) {
         __syncthreads();
-        if (turn == 0)
 #pragma unroll
-            for (int n = 0; n < 4 * N; n++) {
-                float sum = sums[i][n / 4][n % 4];
+        for (int w = 0; w < TURNS; w++)
+            if (w != turn)
 #pragma unroll
-                for (int w = 0; w < TURNS - 1; w++) sum += parts[((w * ACROSS + across) * 4 * N + n) * 32 + lane];
-                uint32_t k = (column + i / 2 * 2 + row_of() / 4) * 16 + row_of() % 4 * 4 + i % 2 * 2 + n % 4 / 2;
-                uint32_t r = first_column + N * (2 * quarter + n % 2) + n / 4;
-                if (k >= p.wide_columns || r >= p.thin_columns) continue;
-                float* to = y + (p.transposed ? (size_t)k * p.y_stride + r : (size_t)r * p.y_stride + k);
-                *to = factor * p.scale * sum + (p.accumulate ? *to : 0.f);
+                for (int n = 0; n < 4 * N; n++)
+                    exchange[(((w * TURNS + turn) * ACROSS + across) * 4 * N + n) * 32 + lane] = sums[r * TURNS + w][n / 4][n % 4];
+        __syncthreads();
+#pragma unroll
+        for (int n = 0; n < 4 * N; n++) {
+            float sum = 0;
+#pragma unroll
+            for (int w = 0; w < TURNS; w++) {
+                float mine = 0; // an index that is not known would put the sums in memory
+#pragma unroll
+                for (int v = 0; v < TURNS; v++) mine = v == turn ? sums[r * TURNS + v][n / 4][n % 4] : mine;
+                sum += w == turn ? mine : exchange[(((turn * TURNS + w) * ACROSS + across) * 4 * N + n) * 32 + lane];
             }
-        __syncthreads();
+            to[r][n / 4][n % 4] = sum;
+        }
     }
 }
 
-#define KERNEL(columns)                                                                                                        \
-    extern "C" __global__ void __launch_bounds__(32 * WARPS, columns > 16 ? 1 : 2) gradient_##columns(const __grid_constant__ Gradient p) {       \
-        gradient<columns / 8, columns == 48 ? 2 : 4>(p);                                                                       \
+// Adds a warp's sums to y. They are of every TURNS-th column of tiles from `column` on.
+template <int N, int TURNS>
+__device__ __forceinline__ void add(const Gradient& p, const float (&sums)[4 / TURNS][N][4], uint32_t column, uint32_t first_column) {
+#pragma unroll
+    for (int r = 0; r < 4 / TURNS; r++)
+#pragma unroll
+        for (int j = 0; j < N; j++)
+#pragma unroll
+            for (int n = 0; n < 4; n++) {
+                uint32_t k = (column + r * TURNS) * 16 + row_of() + n / 2 * 8, at = first_column + 8 * j + 2 * quarter_of() + n % 2;
+                if (k >= p.wide_columns || at >= p.thin_columns) continue;
+                p.y[p.transposed ? (size_t)k * p.y_stride + at : (size_t)at * p.y_stride + k] += sums[r][j][n];
+            }
+}
+
+template <int N, int ACROSS, int TURNS, int STAGES>
+__device__ __forceinline__ void gradient(const Gradient& p) {
+    constexpr int WARPS = ACROSS * TURNS;
+    static_assert((TURNS * TURNS - 1) * ACROSS * N * 512 <= WARPS * STAGES * STEP + CHUNK * (16 * N + 16), "sums that warps share have room");
+    extern __shared__ __align__(16) char shared[]; // copies [WARPS, STAGES, 4] of a tile, then sums; the thin operand [CHUNK]
+    __shared__ float largest[WARPS];
+    __shared__ uint32_t last_to_end[1];
+    wait_for_previous();
+    char* thin_at = shared + WARPS * STAGES * STEP;
+    uint32_t own = address_of(shared) + warp_of() * STAGES * STEP;
+    uint32_t lane = lane_of(), across = warp_of() % ACROSS, turn = warp_of() / ACROSS;
+    uint32_t column = (blockIdx.x * ACROSS + across) * 4, last = (p.wide_columns - 1) / 16, first_column = blockIdx.y * 8 * N;
+    uint32_t first = blockIdx.z * p.part_rows, end = max(first, min(first + p.part_rows, p.rows));
+    const char* wide[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) wide[i] = p.wide + (size_t)min(column + i, last) * p.tiles * TILE + lane * 16;
+    auto copy_tile = [&](uint32_t tile, uint32_t slot) {
+        if (tile * 16 < end)
+#pragma unroll
+            for (int i = 0; i < 4; i++) copy(own + slot * STEP + i * TILE + place_of(), wide[i] + (size_t)tile * TILE);
+        copies_end();
+    };
+#pragma unroll
+    for (int s = 0; s < STAGES; s++) copy_tile(first / 16 + turn + s * TURNS, s);
+
+    Thin<N, 32 * WARPS> thin; // of the next chunk
+    thin.read(p, first, end, first_column);
+    float sums[4][N][4] = {};
+    uint32_t power = 1, slot = 0; // power: the exponent above every value of the thin operand so far, as in shaders/common/thin_scale.wgsl
+    uint32_t b_at = address_of(thin_at) + lane % 16 * thin.ROW + lane / 16 * 16;
+    for (uint32_t chunk = first; chunk < end; chunk += CHUNK) {
+        largest[warp_of()] = warp_max(thin.scale());
+        __syncthreads();
+        float most = 0;
+#pragma unroll
+        for (int w = 0; w < WARPS; w++) most = fmaxf(most, largest[w]);
+        uint32_t above = max(power, exponent(most));
+        thin.write(thin_at, scaling(above));
+        if (above != power) {
+            float by = undoing(power) * scaling(above);
+#pragma unroll
+            for (int n = 0; n < 16 * N; n++) sums[n / (4 * N)][n / 4 % N][n % 4] *= by;
+            power = above;
+        }
+        __syncthreads();
+        thin.read(p, chunk + CHUNK, end, first_column);
+#pragma unroll 2
+        for (int s = 0; s < CHUNK / 16 / TURNS; s++) {
+            uint32_t tile = chunk / 16 + turn + s * TURNS;
+            if (tile * 16 >= end) break;
+            copies_wait<STAGES - 1>();
+            __syncwarp();
+            uint32_t b[N / 2][4];
+#pragma unroll
+            for (int j = 0; j < N / 2; j++) read_matrices<true>(b[j], b_at + (s * TURNS + turn) * 16 * thin.ROW + j * 32);
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                uint32_t a[4];
+                read_matrices<true>(a, own + slot * STEP + i * TILE + matrix_of<true>());
+#pragma unroll
+                for (int j = 0; j < N; j++) multiply_matrices(sums[i][j], a, b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1]);
+            }
+            __syncwarp();
+            copy_tile(tile + STAGES * TURNS, slot);
+            slot = slot + 1 == STAGES ? 0 : slot + 1;
+        }
     }
-KERNEL(16)
-KERNEL(32)
-KERNEL(48)
+    copies_wait<0>();
+
+    float results[4 / TURNS][N][4];
+    share<N, ACROSS, TURNS>(results, sums, (float*)shared);
+#pragma unroll
+    for (int n = 0; n < 16 / TURNS * N; n++) results[n / (4 * N)][n / 4 % N][n % 4] *= undoing(power) * p.scale;
+    if (add_up<16 / TURNS * N, 32 * WARPS>((float(&)[16 / TURNS * N]) results, p.parts, p.arrivals, last_to_end))
+        add<N, TURNS>(p, results, column + turn, first_column);
+}
+
+#define KERNEL(columns, across, turns, stages, resident)                                                                                 \
+    extern "C" __global__ void __launch_bounds__(32 * across * turns, resident) gradient_##columns(const __grid_constant__ Gradient p) { \
+        gradient<columns / 8, across, turns, stages>(p);                                                                                 \
+    }
+KERNEL(16, 1, 4, 4, 4)
+KERNEL(32, 2, 4, 4, 2)
+KERNEL(48, 2, 4, 5, 1)

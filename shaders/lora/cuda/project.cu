@@ -1,28 +1,21 @@
-// z = x·Aᵀ and u = scale·dy·B, in f32 and as tiles. A block computes 32 rows, and its warps take turns at sixteenths of the sum. Where that leaves
-// a GPU idle, several blocks share a sum. What the warps have, and then the blocks, is added up in order, by the block that ends last.
-#include "parts.cuh"
+// z = x·Aᵀ and u = scale·dy·B of 16 columns, in f32 and as tiles. A block computes 32 rows, and its warps take turns at sixteenths of the sum. Where
+// that leaves a GPU idle, several blocks share a sum. What the warps have, and then the blocks, is added up in order, by the block that ends last. A
+// lane reads eight bytes of two rows of a tile at a time, straight from memory: four neighbouring columns, 4·(lane % 4) and on, of rows lane / 4 and
+// lane / 4 + 8.
+#include "project.cuh"
 
 constexpr int WARPS = 8, DOWN = 2, AHEAD = 4; // AHEAD: tiles of a row that a warp reads before it multiplies
 
-// Twin of the buffers and of `Project` in src/ops/lora/cuda.rs.
-struct Project {
-    const char* wide;           // x or dy
-    const float* factors;       // undoes the scaling of its rows [T]
-    const float* thin;          // A [R, K] or B [K, R]
-    float* y;                   // z or u [T, y_stride]
-    __half* packed;             // likewise, [R/16, T/16, 16, 16], scaled as the rows of the wide operand
-    float* parts;               // of the blocks' sums [blocks, parts, 32, 8·N]
-    uint32_t* arrivals;         // finished parts of each sum; 0 before and after
-    uint32_t rows;              // T
-    uint32_t summed;            // K, a multiple of 4
-    uint32_t columns;           // R, a multiple of 4
-    uint32_t tiles;             // from one column of the wide operand's tiles to the next
-    uint32_t thin_stride;
-    uint32_t y_stride;
-    uint32_t packed_tiles;
-    uint32_t part_steps;        // sixteenths of the sum of a block
-    float scale;
-};
+// The values of a row of a thin matrix from `at` on, N of them; zeros behind its last column.
+template <int N>
+__device__ __forceinline__ void read_thin(float (&to)[N], const float* row, uint32_t at, uint32_t columns) {
+#pragma unroll
+    for (int i = 0; i < N; i += 2) {
+        float2 both = at + i < columns ? *(const float2*)(row + at + i) : float2{0.f, 0.f};
+        to[i] = both.x;
+        to[i + 1] = both.y;
+    }
+}
 
 // The second operand for 16 steps and 8 columns. Steps are in the order in which lanes have those of the first operand.
 struct Thin { uint32_t low, high; };
@@ -55,19 +48,6 @@ struct ByColumn {
         for (int j = 0; j < N; j++) to[j] = Thin{half2_of(v[0][j], v[1][j]), half2_of(v[2][j], v[3][j])};
     }
 };
-
-// Whether this block is the last of those that share a sum. The others' parts can be read then. `shared` is a place in shared memory.
-__device__ __forceinline__ bool ends_last(uint32_t* arrivals, uint32_t* shared) {
-    __threadfence();
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        *shared = atomicAdd(arrivals, 1) + 1 == gridDim.z;
-        if (*shared) *arrivals = 0;
-    }
-    __syncthreads();
-    __threadfence();
-    return *shared;
-}
 
 template <template <int> class Order, int N>
 __device__ __forceinline__ void project(const Project& p) {
@@ -147,13 +127,5 @@ __device__ __forceinline__ void project(const Project& p) {
         }
 }
 
-#define KERNELS(columns)                                                                                                       \
-    extern "C" __global__ void __launch_bounds__(32 * WARPS, columns > 16 ? 2 : 4) project_##columns(const __grid_constant__ Project p) {         \
-        project<ByRow, columns / 8>(p);                                                                                        \
-    }                                                                                                                          \
-    extern "C" __global__ void __launch_bounds__(32 * WARPS, columns > 16 ? 2 : 4) back_##columns(const __grid_constant__ Project p) {            \
-        project<ByColumn, columns / 8>(p);                                                                                     \
-    }
-KERNELS(16)
-KERNELS(32)
-KERNELS(48)
+extern "C" __global__ void __launch_bounds__(32 * WARPS, 4) project_16(const __grid_constant__ Project p) { project<ByRow, 2>(p); }
+extern "C" __global__ void __launch_bounds__(32 * WARPS, 4) back_16(const __grid_constant__ Project p) { project<ByColumn, 2>(p); }

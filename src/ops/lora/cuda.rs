@@ -4,28 +4,74 @@ use std::ffi::CStr;
 
 use crate::gpu::{Entry, Launch, Recorder, ptx};
 use crate::ops::pack::Packed;
-use crate::ops::partial_sums::{self, Target};
 use crate::ops::{Param, View};
 
 /// Most columns of the thin operand that a block takes.
 const MOST_COLUMNS: usize = 48;
-/// Rows of a block of [`project`], blocks of it that a multiprocessor takes at a time, and the least steps of a part of its sums: so many do its
-/// warps read at a time.
-const ROWS: usize = 32;
-const RESIDENT: usize = 4;
-const LEAST_STEPS: usize = 32;
-/// Warps of a block of [`project`], and of one of [`gradient`].
-const WARPS: [u32; 2] = [8, 16];
-/// Blocks of [`gradient`] of a multiprocessor, and rows that a part of its sums has a multiple of.
-const GRADIENT_RESIDENT: usize = 2;
-const STEPS: usize = 64;
-/// Fewest steps of a part.
-const LEAST_PART: usize = 2;
+/// Rows of the thin operand that a block has in shared memory at a time.
+const CHUNK: usize = 128;
+/// Most parts of a sum of [`gradient`]: the block that adds up more takes longer than they save.
+const MOST_PARTS: usize = 16;
 
 static PROJECT: &[u8] = ptx!("lora/cuda/project.ptx");
+static PROJECT_STAGED: &[u8] = ptx!("lora/cuda/project-staged.ptx");
 static GRADIENT: &[u8] = ptx!("lora/cuda/gradient.ptx");
 
-/// Twin of the numbers of `Project` in shaders/lora/cuda/project.cu, and its padding.
+/// The kernel of [`project`] for so many columns.
+struct Projection {
+    text: &'static [u8],
+    /// Rows of a block.
+    rows: usize,
+    /// Blocks that a multiprocessor takes at a time, or with which it is fastest.
+    resident: usize,
+    /// Least steps of a part of a sum, and the number of which it has a multiple.
+    least_steps: usize,
+    multiple: usize,
+    /// Bytes of shared memory, for tiles on their way and the thin operand.
+    shared: usize,
+}
+
+impl Projection {
+    fn of(columns: usize) -> Projection {
+        let [text, staged] = [PROJECT, PROJECT_STAGED];
+        let steps = CHUNK / 16;
+        match columns {
+            16 => Projection { text, rows: 32, resident: 4, least_steps: 32, multiple: 1, shared: 0 },
+            _ => Projection {
+                text: staged,
+                rows: 128,
+                resident: 1,
+                least_steps: steps,
+                multiple: steps,
+                shared: (64 << 10) + in_shared(columns),
+            },
+        }
+    }
+}
+
+/// The kernel of [`gradient`] for so many columns.
+struct Summation {
+    name: &'static CStr,
+    /// Columns of the wide operand of a block.
+    columns: usize,
+    warps: usize,
+    /// Blocks that a multiprocessor takes at a time, or with which it is fastest.
+    resident: usize,
+    /// Steps whose tiles are on their way to a warp.
+    stages: usize,
+}
+
+impl Summation {
+    fn of(columns: usize) -> Summation {
+        match columns {
+            16 => Summation { name: c"gradient_16", columns: 64, warps: 4, resident: 4, stages: 4 },
+            32 => Summation { name: c"gradient_32", columns: 128, warps: 8, resident: 1, stages: 4 },
+            _ => Summation { name: c"gradient_48", columns: 128, warps: 8, resident: 1, stages: 5 },
+        }
+    }
+}
+
+/// Twin of the numbers of `Project` in shaders/lora/cuda/project.cuh, and its padding.
 #[repr(C)]
 #[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
 struct ProjectNumbers {
@@ -41,7 +87,7 @@ struct ProjectNumbers {
     padding: u32,
 }
 
-/// Twin of the numbers of `Gradient` in shaders/lora/cuda/gradient.cu.
+/// Twin of the numbers of `Gradient` in shaders/lora/cuda/gradient.cu, and its padding.
 #[repr(C)]
 #[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
 struct GradientNumbers {
@@ -52,9 +98,9 @@ struct GradientNumbers {
     thin_stride: u32,
     y_stride: u32,
     part_rows: u32,
-    accumulate: u32,
     transposed: u32,
     scale: f32,
+    padding: u32,
 }
 
 /// Whether these kernels compute `rows` rows.
@@ -102,9 +148,11 @@ fn launch_project(
     rows: usize,
 ) {
     let (each, groups) = column_groups(columns);
-    let (blocks, steps) = (rows.div_ceil(ROWS) * groups, summed.div_ceil(16));
-    let wanted = (RESIDENT * rec.gpu().multiprocessors() / blocks).min(steps / LEAST_STEPS).max(1);
-    let part_steps = steps.div_ceil(wanted);
+    let kernel = Projection::of(each);
+    let (blocks, steps) = (rows.div_ceil(kernel.rows) * groups, summed.div_ceil(16));
+    let wanted =
+        (kernel.resident * rec.gpu().multiprocessors() / blocks).min(steps / kernel.least_steps).max(1);
+    let part_steps = steps.div_ceil(wanted).next_multiple_of(kernel.multiple);
     let numbers = ProjectNumbers {
         rows: rows as u32,
         summed: summed as u32,
@@ -119,7 +167,7 @@ fn launch_project(
     };
     rec.launch(Launch {
         name,
-        entry: Entry { text: PROJECT, name: kernels[each / 16 - 1] },
+        entry: Entry { text: kernel.text, name: kernels[each / 16 - 1] },
         buffers: vec![
             wide.place(0),
             wide.factors_place(),
@@ -130,9 +178,9 @@ fn launch_project(
             (rec.gpu().arrivals().clone(), 0),
         ],
         numbers: bytemuck::bytes_of(&numbers).to_vec(),
-        blocks: [rows.div_ceil(ROWS) as u32, groups as u32, steps.div_ceil(part_steps) as u32],
-        threads: 32 * WARPS[0],
-        shared: 0,
+        blocks: [rows.div_ceil(kernel.rows) as u32, groups as u32, steps.div_ceil(part_steps) as u32],
+        threads: 256,
+        shared: kernel.shared as u32,
         bytes: (2 * rows * summed + 4 * summed * columns + 6 * rows * columns) as u64,
     });
 }
@@ -149,45 +197,38 @@ pub fn gradient(
     transposed: bool,
 ) {
     let (each, groups) = column_groups(thin_columns);
-    let (kernel, columns) = match each {
-        16 => (c"gradient_16", 256),
-        32 => (c"gradient_32", 256),
-        _ => (c"gradient_48", 128),
+    let kernel = Summation::of(each);
+    let (across, steps) = (wide_columns.div_ceil(kernel.columns), rows.div_ceil(CHUNK));
+    let wanted = kernel.resident * rec.gpu().multiprocessors() / (across * groups);
+    let part_steps = steps.div_ceil(wanted.clamp(1, MOST_PARTS));
+    let numbers = GradientNumbers {
+        rows: rows as u32,
+        wide_columns: wide_columns as u32,
+        thin_columns: thin_columns as u32,
+        tiles: wide.tiles(),
+        thin_stride: thin.rows.stride as u32,
+        y_stride: gradient.cols as u32,
+        part_rows: (part_steps * CHUNK) as u32,
+        transposed: u32::from(transposed),
+        scale,
+        padding: 0,
     };
-    let across = wide_columns.div_ceil(columns);
-    let cols4 = (gradient.cols / 4) as u32;
-    let y = gradient.bind(0);
-    let target =
-        Target { y, rows: gradient.rows as u32, cols4, stride4: cols4, offset4: 0, accumulate: true };
-    let steps = rows.div_ceil(STEPS);
-    let wanted =
-        (GRADIENT_RESIDENT * rec.gpu().multiprocessors() / (across * groups)).min(steps / LEAST_PART);
-    let buffers = [wide.place(0), wide.factors_place(), thin.place()];
-    partial_sums::split(rec, &target, wanted, steps, |rec, parts| {
-        let numbers = GradientNumbers {
-            rows: rows as u32,
-            wide_columns: wide_columns as u32,
-            thin_columns: thin_columns as u32,
-            tiles: wide.tiles(),
-            thin_stride: thin.rows.stride as u32,
-            y_stride: 4 * parts.stride4,
-            part_rows: parts.steps * STEPS as u32,
-            accumulate: parts.accumulate,
-            transposed: u32::from(transposed),
-            scale,
-        };
-        let [wide, factors, thin] = buffers;
-        rec.launch(Launch {
-            name: "lora/cuda.gradient",
-            entry: Entry { text: GRADIENT, name: kernel },
-            buffers: vec![wide, factors, thin, parts.place()],
-            numbers: bytemuck::bytes_of(&numbers).to_vec(),
-            blocks: [across as u32, groups as u32, parts.count],
-            threads: 32 * WARPS[1],
-            // Shared memory for the sums of three quarters of the warps, see gradient.cu.
-            shared: (3 * 4 * 32 * each * 2) as u32,
-            bytes: (2 * rows * wide_columns + 4 * (rows + wide_columns) * thin_columns) as u64,
-        });
+    rec.launch(Launch {
+        name: "lora/cuda.gradient",
+        entry: Entry { text: GRADIENT, name: kernel.name },
+        buffers: vec![
+            wide.place(0),
+            wide.factors_place(),
+            thin.place(),
+            (gradient.buffer.clone(), gradient.offset),
+            (rec.gpu().partial_sums().clone(), 0),
+            (rec.gpu().arrivals().clone(), 0),
+        ],
+        numbers: bytemuck::bytes_of(&numbers).to_vec(),
+        blocks: [across as u32, groups as u32, steps.div_ceil(part_steps) as u32],
+        threads: 32 * kernel.warps as u32,
+        shared: (kernel.warps * kernel.stages * 2048 + in_shared(each)) as u32,
+        bytes: (2 * rows * wide_columns + 4 * (rows + wide_columns) * thin_columns) as u64,
     });
 }
 
@@ -195,4 +236,9 @@ pub fn gradient(
 fn column_groups(columns: usize) -> (usize, usize) {
     let groups = columns.div_ceil(MOST_COLUMNS);
     (columns.div_ceil(groups).next_multiple_of(16), groups)
+}
+
+/// Bytes of shared memory for a chunk of so many columns of the thin operand, whose rows are 16 bytes apart; as columns they take less.
+fn in_shared(columns: usize) -> usize {
+    CHUNK * (2 * columns + 16)
 }
