@@ -298,6 +298,7 @@ fn the_ptx_is_that_of_its_source() {
     const LAUNCHES: &str = "../../common/cuda/launches.cuh";
     const SHARED: &str = "../../common/cuda/matrices.cuh";
     const NUMBERS: &str = "../../common/cuda/numbers.cuh";
+    const BARRIERS: &str = "../../common/cuda/barriers.cuh";
     let same = |folder: &str, sources: &[&str], ptx: &str| {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("shaders").join(folder);
         let read = |name: &str| fs::read(folder.join(name)).expect("these files are part of the repository");
@@ -313,7 +314,7 @@ fn the_ptx_is_that_of_its_source() {
     };
     // MATRICES in a source's name stands for the kind of matrix instructions.
     let by_matrices = |folder: &str, common: &[&str], own: &[&str], [part, ending]: [&str; 2]| {
-        for (matrices, before) in [("mma", &[SHARED][..]), ("wgmma", &[])] {
+        for (matrices, before) in [("mma", &[SHARED][..]), ("wgmma", &[BARRIERS])] {
             let own = ["parts.cuh", "MATRICES.cuh"]
                 .iter()
                 .chain(own)
@@ -340,9 +341,9 @@ fn the_ptx_is_that_of_its_source() {
     }
     for kind in ["-64", "-128", "-256", "-128-capped", "-256-capped"] {
         let common = [LAUNCHES, NUMBERS];
-        by_matrices("attention/cuda", &common, &["forward.cuh", "forward.cu"], ["forward", kind]);
+        by_matrices("attention/cuda", &common, &["forward.cuh", "forward-MATRICES.cu"], ["forward", kind]);
         by_matrices("attention/cuda", &common, &["backward.cuh", "backward-MATRICES.cu"], ["backward", kind]);
     }
-    let wide = [LAUNCHES, NUMBERS, "parts.cuh", "wgmma.cuh", "forward.cuh", "forward-wide.cu"];
+    let wide = [BARRIERS, LAUNCHES, NUMBERS, "parts.cuh", "wgmma.cuh", "forward.cuh", "forward-wide.cu"];
     same("attention/cuda", &wide, "forward-wide-wgmma-512.ptx");
 }

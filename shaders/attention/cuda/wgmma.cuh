@@ -1,6 +1,6 @@
 // Products by wgmma: the second operand from shared memory, or both. They run beside what follows, until `products_wait`.
 #pragma once
-#include <stdint.h>
+#include "../../common/cuda/barriers.cuh"
 
 // The second operand in a stage, swizzled by 32 bytes; 8 rows are 256 bytes apart. `apart`: sixteenths of bytes from 16 columns to the next
 // where a row is a step.

@@ -1,26 +1,16 @@
 // Products by wgmma. x is the first operand, from registers, and W the second, from shared memory. One warp copies 64 steps of both at a time,
 // three such stages ahead; two warpgroups multiply 64 tokens each.
 #pragma once
+#include "../../common/cuda/barriers.cuh"
 #include "parts.cuh"
 
 constexpr int THREADS = 384, STAGES = 4;
 constexpr int W = SLICES * SLICE, STAGE = W + COLUMNS / 64 * PANEL;
 constexpr int BARRIERS = STAGES * STAGE, BYTES = BARRIERS + STAGES * 16;    // of shared memory
 
-__device__ __forceinline__ void barrier_init(uint32_t b, uint32_t count) {
-    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(b), "r"(count) : "memory");
-}
-__device__ __forceinline__ void arrive(uint32_t b) {
-    asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(b) : "memory");
-}
 // Arrives, and lets the barrier wait for so many bytes too.
 __device__ __forceinline__ void expect(uint32_t b, uint32_t bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(b), "r"(bytes) : "memory");
-}
-__device__ __forceinline__ void wait(uint32_t b, uint32_t parity) {
-    asm volatile(
-        "{\n.reg .pred p;\nL: mbarrier.try_wait.parity.shared.b64 p, [%0], %1;\n@p bra D;\nbra L;\nD:\n}" ::"r"(b), "r"(parity)
-        : "memory");
 }
 // Copies bytes that barrier `b` waits for.
 __device__ __forceinline__ void bulk(uint32_t to, const char* from, uint32_t bytes, uint32_t b) {

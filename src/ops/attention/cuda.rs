@@ -19,6 +19,8 @@ const LARGEST: usize = 256;
 const WARPS: usize = 8;
 /// Threads of a block.
 const THREADS: u32 = 32 * WARPS as u32;
+/// Those of [`forward`] by `wgmma`: another warpgroup copies.
+const FORWARD_THREADS: u32 = THREADS + 128;
 
 /// The kernels for heads of one size, with or without a softcap of the scores.
 struct Modules {
@@ -56,7 +58,7 @@ static MODULES: [Modules; 5] = [
     modules!(256, true, "-256-capped.ptx"),
 ];
 
-/// Twin of the numbers of `Forward` in shaders/attention/cuda/forward.cu.
+/// Twin of the numbers of `Forward` in shaders/attention/cuda/forward.cuh.
 #[repr(C)]
 #[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
 struct ForwardNumbers {
@@ -133,12 +135,50 @@ pub fn forward(rec: &mut Recorder, attention: &Attention, out: &Act, lse: &Rows,
     if attention.head_size == WIDE {
         let blocks = attention.heads * attention.rows.div_ceil(WIDE_QUERIES);
         let entry = Entry { text: FORWARD_WIDE, name: c"forward" };
-        attention.launch(rec, "attention/cuda.forward_wide", entry, &buffers, &numbers, (blocks, WIDE_BYTES));
+        attention.launch(
+            rec,
+            "attention/cuda.forward_wide",
+            entry,
+            &buffers,
+            &numbers,
+            Grid::of(blocks, WIDE_BYTES),
+        );
         return;
     }
+    let instructions = rec.gpu().kernels().matrix_instructions();
     let blocks = attention.heads * attention.rows.div_ceil(QUERIES);
-    let entry = attention.modules().forward.entry(rec.gpu().kernels().matrix_instructions(), c"forward");
-    attention.launch(rec, "attention/cuda.forward", entry, &buffers, &numbers, (blocks, 0));
+    let grid = match instructions {
+        MatrixInstructions::Mma => Grid::of(blocks, 0),
+        // Blocks take queries until there are no more.
+        MatrixInstructions::Wgmma => Grid {
+            blocks: blocks.min(rec.gpu().multiprocessors()),
+            threads: FORWARD_THREADS,
+            shared: forward_bytes(attention.head_size),
+        },
+    };
+    let entry = attention.modules().forward.entry(instructions, c"forward");
+    attention.launch(rec, "attention/cuda.forward", entry, &buffers, &numbers, grid);
+}
+
+/// `ALL_BYTES` of shaders/attention/cuda/forward-wgmma.cu.
+fn forward_bytes(head_size: usize) -> u32 {
+    const STAGES: usize = 2;
+    let keys = if head_size == LARGEST { 64 } else { 128 };
+    ((QUERIES + 2 * STAGES * keys) * head_size * 2 + 16 + 2 * STAGES * 16 + 16) as u32
+}
+
+/// The grid of a launch.
+struct Grid {
+    blocks: usize,
+    threads: u32,
+    /// Bytes of a block's dynamic shared memory.
+    shared: u32,
+}
+
+impl Grid {
+    fn of(blocks: usize, shared: u32) -> Grid {
+        Grid { blocks, threads: THREADS, shared }
+    }
 }
 
 /// The gradients of [`forward`], as [`super::coop16_backward::Scratch::backward`]: `dq` is overwritten, `dk` and `dv` are added to. `dout`
@@ -189,24 +229,24 @@ pub fn backward(
     let instructions = rec.gpu().kernels().matrix_instructions();
     let entry = |name| attention.modules().backward.entry(instructions, name);
     let blocks = (heads * rows.div_ceil(16)).div_ceil(WARPS);
-    attention.launch(rec, "attention/cuda.rows", entry(c"rows"), &buffers, &numbers, (blocks, 0));
-    let blocks = backward_blocks(instructions, attention, shares);
-    attention.launch(rec, "attention/cuda.backward", entry(c"backward"), &buffers, &numbers, blocks);
+    attention.launch(rec, "attention/cuda.rows", entry(c"rows"), &buffers, &numbers, Grid::of(blocks, 0));
+    let grid = backward_grid(instructions, attention, shares);
+    attention.launch(rec, "attention/cuda.backward", entry(c"backward"), &buffers, &numbers, grid);
     if shares > 1 {
         partial_sums::add(rec, dk, rows, 0..shares);
         partial_sums::add(rec, dv, rows, shares..2 * shares);
     }
 }
 
-/// Blocks of the kernel of [`backward`], and bytes of their dynamic shared memory.
-fn backward_blocks(instructions: MatrixInstructions, attention: &Attention, shares: usize) -> (usize, u32) {
+/// The grid of the kernel of [`backward`].
+fn backward_grid(instructions: MatrixInstructions, attention: &Attention, shares: usize) -> Grid {
     let Attention { heads, kv_heads, head_size, rows, .. } = *attention;
     let own_rows = own_rows(head_size);
     let of_rows = rows.div_ceil(own_rows) * (heads + kv_heads * shares);
     match instructions {
         // dv has blocks of its own.
-        MatrixInstructions::Mma => (of_rows + rows.div_ceil(OWN_ROWS) * kv_heads * shares, 0),
-        MatrixInstructions::Wgmma => (of_rows, wgmma_bytes(head_size, own_rows)),
+        MatrixInstructions::Mma => Grid::of(of_rows + rows.div_ceil(OWN_ROWS) * kv_heads * shares, 0),
+        MatrixInstructions::Wgmma => Grid::of(of_rows, wgmma_bytes(head_size, own_rows)),
     }
 }
 
@@ -253,7 +293,7 @@ impl Attention<'_> {
         modules(self.head_size, self.softcap).expect("`supports` accepts the head size")
     }
 
-    /// Launches a kernel in `blocks` with so many bytes of dynamic shared memory.
+    /// Launches a kernel.
     fn launch(
         &self,
         rec: &mut Recorder,
@@ -261,10 +301,11 @@ impl Attention<'_> {
         entry: Entry,
         buffers: &[(wgpu::Buffer, u64)],
         numbers: &impl bytemuck::Pod,
-        (blocks, shared): (usize, u32),
+        grid: Grid,
     ) {
-        let mut launch = Launch::of_buffers(name, entry, buffers, numbers, [blocks as u32, 1, 1], THREADS);
-        launch.shared = shared;
+        let mut launch =
+            Launch::of_buffers(name, entry, buffers, numbers, [grid.blocks as u32, 1, 1], grid.threads);
+        launch.shared = grid.shared;
         if let Some(cap) = self.softcap {
             // The last member of both structs, which end at a multiple of 8 bytes.
             launch.numbers.extend(bytemuck::bytes_of(&[cap, 0.0]));

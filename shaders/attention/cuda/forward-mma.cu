@@ -1,4 +1,4 @@
-// Attention of forward.cuh for heads of up to 256 numbers.
+// Attention of forward.cuh by mma.sync, for heads of up to 256 numbers.
 #include "forward.cuh"
 
 // A block of 128 queries. The scores of the next keys are multiplied beside the products with the values of these. Longer than 60 lines: what
