@@ -511,6 +511,9 @@ pub fn damaged(place: Place) {
 pub fn locked(place: Place) {
     let mut child =
         start_until(&place, &arguments(&[]), "the first step", |dir| lines(dir, "\"event\":\"step\"") >= 1);
+    // It must not end while the other one waits for the lock.
+    #[cfg(unix)]
+    signal(&child, "STOP");
     let output = place.command(&arguments(&[])).output().expect("it starts");
     let (stdout, stderr) = texts(&output);
     let expected = format!(

@@ -3,6 +3,8 @@
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read, Seek, Write};
 use std::path::Path;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use fs4::{FileExt, TryLockError};
@@ -12,6 +14,9 @@ use super::super::output;
 
 /// The locked file. It is never removed, as two runs could then lock two files of the same name.
 const FILE: &str = ".lock";
+
+/// How long a run waits for another one that has been killed: the system releases a lock once the driver has freed the memory of its GPU.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Held from before the state of the folder is read until the run has ended.
 pub struct Lock {
@@ -45,8 +50,19 @@ pub fn is_free(dir: &Path) -> bool {
     file.is_ok_and(|file| FileExt::try_lock(&file).is_ok())
 }
 
+/// Tries to lock the file for [`PATIENCE`].
+fn wait(file: &File) -> Result<(), TryLockError> {
+    let start = Instant::now();
+    loop {
+        match FileExt::try_lock(file) {
+            Err(TryLockError::WouldBlock) if start.elapsed() < PATIENCE => sleep(Duration::from_millis(50)),
+            tried => return tried,
+        }
+    }
+}
+
 fn lock(mut file: File, dir: &Path) -> Result<Lock> {
-    match FileExt::try_lock(&file) {
+    match wait(&file) {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => {
             let mut process = String::new();
