@@ -40,8 +40,8 @@ fn long_rows(loss_tokens: usize) -> usize {
 /// Bytes of the panels of the output projection with which logits are multiplied in CUDA.
 #[derive(Clone, Copy, Default)]
 pub struct LongPanels {
-    /// Bytes for the whole projection, where passes have loss tokens enough.
-    pub all: Option<u64>,
+    /// Bytes for the whole projection both ways, and for it one way, where passes have loss tokens enough.
+    pub all: [Option<u64>; 2],
     /// Bytes for as much of the projection as fits, with the logits in f32 and in f16, into a sixteenth of the memory that the whole plan may
     /// take: whatever layers keep, this is worth its memory. `None` where the logits alone take more.
     pub worthwhile: Option<u64>,
@@ -59,7 +59,8 @@ impl LongPanels {
             |room: u64| cuda::head_bytes(config.vocab, config.width, room.min(gpu.max_binding_bytes()));
         let logits = (long_rows(loss_tokens) * config.vocab * 6) as u64;
         let room = (passes.recompute.memory() / 16).checked_sub(logits);
-        LongPanels { all: Some(bytes(u64::MAX)), worthwhile: room.map(bytes) }
+        let both = bytes(u64::MAX);
+        LongPanels { all: [both, bytes(both - 1)].map(Some), worthwhile: room.map(bytes) }
     }
 }
 

@@ -129,7 +129,8 @@ impl Plan {
             let plain = with(chunk, None);
             let fits = |plan: &Plan| plan.total() <= limit;
             let with_long = |bytes: Option<u64>| Some(with(chunk, Some(bytes?))).filter(fits);
-            let as_kept = with_long(long.all).filter(|plan| plan.kept == plain.kept);
+            let is_as_kept = |plan: &Plan| plan.kept == plain.kept;
+            let as_kept = long.all.into_iter().find_map(|bytes| with_long(bytes).filter(is_as_kept));
             let plan = as_kept.or_else(|| with_long(long.worthwhile)).unwrap_or(plain);
             if plan.total() <= limit || chunk / 2 < demand.least_chunk {
                 return plan;
