@@ -86,11 +86,9 @@ __device__ __forceinline__ void block(const Backward& a, float* shared, uint32_t
     };
     // Which of a row's values element n of s takes.
     auto of = [](int n) { return WAY == DQ ? n >> 1 & 1 : n / 4 * 2 + (n & 1); };
+    float scale = scale_of(a);
 #if CAPPED
-    Cap cap(a.cap, a.scale);
-    float scale = 1.f;
-#else
-    float scale = a.scale * LOG2E;
+    Cap cap(a);
 #endif
     // With a softcap, weights for dq and dk come times its slope, which their gradients need.
     auto weigh = [&](uint32_t other) {

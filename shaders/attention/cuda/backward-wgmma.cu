@@ -86,11 +86,10 @@ __device__ __forceinline__ void block(const Backward& a, char* memory, uint32_t 
         for (int n = 0; n < STEP / 16; n++) multiply<1>(d, w[n], Rows::columns(from, n), 1);
         products_commit();
     };
+    float scale = scale_of(a);
 #if CAPPED
-    Cap cap(a.cap, a.scale);
-    float scale = 1.f, slope[STEP / 2];
-#else
-    float scale = a.scale * LOG2E;
+    Cap cap(a);
+    float slope[STEP / 2];
 #endif
     auto weigh = [&](uint32_t slot, uint32_t other) {
 #if CAPPED

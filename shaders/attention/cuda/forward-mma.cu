@@ -12,11 +12,9 @@ __device__ __forceinline__ void forward_block(const Forward& a, uint32_t memory,
     uint32_t warp_query = query0 + threadIdx.x / 32 * 16, query = warp_query + threadIdx.x % 32 / 4;
     uint32_t first[2] = {first_key(a, query), first_key(a, query + 8)}, end[2] = {query + 1, query + 9}, all_see = first_key(a, warp_query + 15);
     uint32_t begin = first_key(a, query0) / KEYS, blocks = (min(query0 + 128, a.rows) + KEYS - 1) / KEYS - begin;
+    float scale = scale_of(a);
 #if CAPPED
-    Cap cap(a.cap, a.scale);
-    float scale = 1.f;
-#else
-    float scale = a.scale * LOG2E;
+    Cap cap(a);
 #endif
     float most[2] = {LOWEST, LOWEST}, sum[2] = {0.f, 0.f}, change[2];
     uint32_t q[DEPTH][4], p[KEYS / 16][4];

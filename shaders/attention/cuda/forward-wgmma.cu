@@ -144,11 +144,9 @@ __device__ __forceinline__ void begin_values(float (&o)[HEAD / 2], const uint32_
 __device__ __forceinline__ void consume(const Forward& a, const char* memory, Rings rings) {
     uint32_t group = __shfl_sync(~0u, threadIdx.x / 128, 0) - 1, lane = threadIdx.x % 32, own = group * 64 + threadIdx.x / 32 % 4 * 16;
     uint32_t all = Block::count(a);
+    float scale = scale_of(a);
 #if CAPPED
-    Cap cap(a.cap, a.scale);
-    float scale = 1.f;
-#else
-    float scale = a.scale * LOG2E;
+    Cap cap(a);
 #endif
     // Waits for this group's turn to multiply; gives it to the other one. Both have as many turns.
     auto turn = [&] { named_sync<256>(1 + group); };

@@ -78,7 +78,8 @@ __device__ __forceinline__ void read_rows(uint32_t (&a)[DEPTH][4], const char* h
 // 1e-7·c, where that of tanh.approx would be off by 5e-4·c.
 struct Cap {
     float rate, most; // of the exponent in base 2 by an unscaled score; c in base 2
-    __device__ __forceinline__ Cap(float cap, float scale) : rate(2.f * LOG2E * scale / cap), most(LOG2E * cap) {}
+    template <class Arguments>
+    __device__ __forceinline__ explicit Cap(const Arguments& a) : rate(2.f * LOG2E * a.scale / a.cap), most(LOG2E * a.cap) {}
     __device__ __forceinline__ float share_of(float s) const { return reciprocal_of(1.f + exp2_of(s * rate)); }
     // In base 2.
     __device__ __forceinline__ float score_of(float share) const { return fmaf(-2.f * most, share, most); }
@@ -86,6 +87,12 @@ struct Cap {
     static __device__ __forceinline__ float slope_of(float share) { return 4.f * share * (1.f - share); }
 };
 #endif
+
+// The factor that makes a score one in base 2. Those under a softcap are.
+template <class Arguments>
+__device__ __forceinline__ float scale_of(const Arguments& a) {
+    return CAPPED ? 1.f : a.scale * LOG2E;
+}
 
 // The first key that a query sees; `start` is the first row of its sample.
 __device__ __forceinline__ uint32_t first_of(uint32_t query, uint32_t start, uint32_t window) {
