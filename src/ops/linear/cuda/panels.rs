@@ -199,9 +199,8 @@ pub(super) fn make(
         low_size: (low_size / 16) as u32,
         low_scale: low.map_or(0.0, |low| low.scale),
     };
-    let end = low_at + low_size * stack.count as u64;
-    let range = Some((panels.start + at, panels.start + end));
-    let binding = Binding { index: 2, buffer: &panels.buffer, range };
+    let length = low_at + low_size * stack.count as u64;
+    let binding = Binding { index: 2, buffer: &panels.buffer, range: Some((panels.start + at, length)) };
     let matrix = low.map_or(rec.unused(3), |low| low.matrix.bind(3));
     let groups = [rows.div_ceil(EDGE) as u32, (steps + low_steps) as u32, stack.count as u32];
     let kernel = Kernel::new("linear/panels", entry).with_format(w.ty.reader());
