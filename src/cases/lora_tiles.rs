@@ -280,7 +280,7 @@ fn gradients_in_cuda(b: &mut Bench, &Shape { tokens, rank, n }: &Shape) -> Resul
     if tokens == 65 {
         thin.fill(0.0);
     }
-    // What kernels have added up of smaller values is scaled anew where larger ones follow.
+    // Kernels scale their sums of smaller values anew where larger ones follow.
     thin.iter_mut().enumerate().for_each(|(i, value)| *value *= f32::from(1 + (i / rank / 128 % 8) as u8));
     let product = reference::gradient(&wide(&thin), &wide(&x.values), rank, n);
     let transposed: Vec<f64> = (0..n * rank).map(|i| product[i % rank * n + i / rank]).collect();

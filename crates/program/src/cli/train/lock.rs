@@ -15,7 +15,7 @@ use super::super::output;
 /// The locked file. It is never removed, as two runs could then lock two files of the same name.
 const FILE: &str = ".lock";
 
-/// How long a run waits for another one that has been killed: the system releases a lock once the driver has freed the memory of its GPU.
+/// The longest wait for a run that was killed: the system releases its lock once the driver has freed the memory of the GPU.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Held from before the state of the folder is read until the run has ended.
