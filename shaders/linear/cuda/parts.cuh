@@ -73,6 +73,13 @@ __device__ __forceinline__ uint32_t valid_slices(const Numbers& n, uint32_t i) {
     return min(i < stages ? n.steps - i * SLICES : n.low_steps - (i - stages) * SLICES, (uint32_t)SLICES);
 }
 
+// The stages from `i` to before `end` that have all slices, up to the first that lacks some.
+__device__ __forceinline__ uint32_t whole_stages(const Numbers& n, uint32_t i, uint32_t end) {
+    uint32_t stages = (n.steps + SLICES - 1) / SLICES, whole = n.steps / SLICES, low_whole = stages + n.low_steps / SLICES;
+    uint32_t to = min(i < stages && whole < stages ? whole : low_whole, end);
+    return to > i ? to - i : 0;
+}
+
 // The stages of a product's sum.
 __device__ __forceinline__ uint32_t all_stages(const Numbers& n) {
     return (n.steps + SLICES - 1) / SLICES + (n.low_steps + SLICES - 1) / SLICES;

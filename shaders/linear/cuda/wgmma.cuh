@@ -114,31 +114,31 @@ struct Sum {
     // Lanes read the halves of their rows in different orders, so that no two read from one bank.
     __device__ __forceinline__ explicit Sum(uint32_t base) : base(base) {
         uint32_t lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16 + lane % 16;
-        from = row * 32 + ((lane / 16 ^ (lane >> 2 & 1)) << 4), turned = lane >= 16;
+        from = base + row * 32 + ((lane / 16 ^ (lane >> 2 & 1)) << 4), turned = lane >= 16;
     }
 
     __device__ __forceinline__ uint32_t full(uint32_t stage) const { return base + BARRIERS + stage * 16; }
 
-    // Loads x for slice `u`; zeros where there are only `valid` of them.
+    // Loads x for slice `u` of the stage.
     template <bool SCALES>
-    __device__ __forceinline__ void fetch(uint32_t stage, uint32_t u, uint32_t valid, uint2 ratios) {
+    __device__ __forceinline__ void fetch(uint32_t u, uint2 ratios) {
         uint32_t r[4];
         asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                      : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                     : "r"(base + stage * STAGE + u * SLICE + from)
+                     : "r"(from + stage * STAGE + u * SLICE)
                      : "memory");
 #pragma unroll
         for (int k = 0; k < 4; k++) {
             uint32_t value = turned ? r[k ^ 2] : r[k];
             if (SCALES) value = times(value, k & 1 ? ratios.y : ratios.x);
-            x[u][k] = u < valid ? value : 0;
+            x[u][k] = value;
             asm volatile("" : "+r"(x[u][k])::"memory");     // it is made before the next wgmma.fence
         }
     }
 
-    __device__ __forceinline__ void issue(uint32_t stage, uint32_t u, bool add) {
+    __device__ __forceinline__ void issue(uint64_t w, uint32_t u, bool add) {
         asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-        multiply(d, x[u], operand(base + stage * STAGE + W + u * 32), add);
+        multiply(d, x[u], w + u * 2, add);
         asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
         asm volatile("wgmma.wait_group.sync.aligned 2;" ::: "memory");
     }
@@ -148,46 +148,54 @@ struct Sum {
         if (before < STAGES && threadIdx.x % 32 == 0) arrive(full(before) + 8);
     }
 
-    // Adds the last stage where it has fewer slices, as those of most ranks. The first two are loaded.
+    // Waits for the next stage and returns where its W is. The last two products of the one before may still run: x of the first two is free.
     template <bool SCALES>
-    __device__ __forceinline__ void run_short(uint32_t valid, bool add, uint2 ratios) {
-        issue(stage, 0, add);
-        if (valid > 2) fetch<SCALES>(stage, 2, valid, ratios);
-        if (valid > 1) issue(stage, 1, true);
-        if (valid > 2) issue(stage, 2, true);
-        asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
-        release();
+    __device__ __forceinline__ uint64_t enter(uint2 ratios) {
+        wait(full(stage), phase);
+        fetch<SCALES>(0, ratios), fetch<SCALES>(1, ratios);
+        return operand(base + stage * STAGE + W);
+    }
+
+    __device__ __forceinline__ void advance() {
         before = stage;
         if (++stage == STAGES) stage = 0, phase ^= 1;
+    }
+
+    // Adds a stage that has all slices.
+    template <bool SCALES>
+    __device__ __forceinline__ void add_whole(bool add, uint2 ratios) {
+        uint64_t w = enter<SCALES>(ratios);
+        issue(w, 0, add);
+        fetch<SCALES>(2, ratios);
+        issue(w, 1, true);
+        release();
+        fetch<SCALES>(3, ratios);
+        issue(w, 2, true);
+        issue(w, 3, true);
+        advance();
+    }
+
+    // Adds a stage that has fewer slices, as those of most ranks.
+    template <bool SCALES>
+    __device__ __forceinline__ void add_short(uint32_t valid, bool add, uint2 ratios) {
+        uint64_t w = enter<SCALES>(ratios);
+        issue(w, 0, add);
+        if (valid > 2) fetch<SCALES>(2, ratios);
+        if (valid > 1) issue(w, 1, true);
+        if (valid > 2) issue(w, 2, true);
+        asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+        release();
+        advance();
     }
 
     // Sums the stages of a tile, or adds them to a sum.
     template <bool SCALES>
     __device__ __forceinline__ void run(const Numbers& n, const Tile& tile, bool add, uint2 ratios) {
-        uint32_t valid = valid_slices(n, tile.first), whole = tile.end - (valid_slices(n, tile.end - 1) < SLICES);
-        wait(full(stage), phase);
-        fetch<SCALES>(stage, 0, valid, ratios), fetch<SCALES>(stage, 1, valid, ratios);
-        for (uint32_t i = tile.first; i < whole; i++) {
-            bool more = i + 1 < tile.end;
-            uint32_t ahead = stage + 1 == STAGES ? 0 : stage + 1;
-            issue(stage, 0, add || i > tile.first);
-            fetch<SCALES>(stage, 2, valid, ratios);
-            issue(stage, 1, true);
-            release();
-            before = stage;
-            fetch<SCALES>(stage, 3, valid, ratios);
-            issue(stage, 2, true);
-            if (more) {
-                valid = valid_slices(n, i + 1);
-                wait(full(ahead), ahead ? phase : phase ^ 1);
-                fetch<SCALES>(ahead, 0, valid, ratios);
-            }
-            issue(stage, 3, true);
-            if (more) fetch<SCALES>(ahead, 1, valid, ratios);
-            if (!ahead) phase ^= 1;
-            stage = ahead;
+        for (uint32_t i = tile.first; i < tile.end; i++, add = true) {
+            uint32_t whole = whole_stages(n, i, tile.end);
+            for (; whole > 0; whole--, i++, add = true) add_whole<SCALES>(add, ratios);
+            if (i < tile.end) add_short<SCALES>(valid_slices(n, i), add, ratios);
         }
-        if (whole < tile.end) run_short<SCALES>(valid, add || whole > tile.first, ratios);
         asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
 #pragma unroll
         for (float& value : d) asm volatile("" : "+f"(value)::"memory");   // nothing reads it before the wait
