@@ -16,6 +16,8 @@ pub struct Emitter {
     locals: u32,
     /// Whether the kernel reads memory before it waits for the one ahead.
     pub early: bool,
+    /// Blocks that a multiprocessor shall have room for.
+    pub at_once: Option<u32>,
     /// Whether the text waits for the kernel ahead already.
     waits: bool,
 }
@@ -32,6 +34,7 @@ impl Emitter {
             labels: 0,
             locals: 0,
             early: false,
+            at_once: None,
             waits: false,
         }
     }
@@ -239,7 +242,8 @@ impl Emitter {
             })
             .collect();
         put(params.join(",\n"));
-        put(format!(")\n.reqntid {x}, {y}, {z}\n{{"));
+        let at_once = self.at_once.map_or(String::new(), |count| format!(" .minnctapersm {count}"));
+        put(format!(")\n.reqntid {x}, {y}, {z}{at_once}\n{{"));
         let kinds = [("b32", "%r"), ("b16", "%h"), ("pred", "%p"), ("b64", "%d")];
         for ((kind, name), count) in kinds.into_iter().zip(self.registers) {
             if count > 0 {

@@ -21,6 +21,8 @@
 //! serialization. It waits before all else, or where it calls an empty function `wait_for_kernel_ahead`: then it must not read before that what
 //! another kernel stores. Behind that call it allows the launch of the next one.
 //!
+//! A constant `WORKGROUPS_AT_ONCE` says how many workgroups a multiprocessor shall have room for: `ptxas` gives a kernel so few registers.
+//!
 //! Known are compute entry points with scalars of 32 bits, f16 and bool, their vectors and matrices, structs, arrays, atomics, subgroup
 //! operations other than scans and quads, and cooperative matrices of 16×16 with operands in f16 and sums in f32. Everything else, such as
 //! textures, is [`Unsupported`].
@@ -149,6 +151,7 @@ pub fn translate(module: &Module, info: &ModuleInfo, entry: &str, options: &Opti
     }
     let used = info.get_entry_point(index);
     let mut out = emit::Emitter::new(*options, point.workgroup_size);
+    out.at_once = workgroups_at_once(module);
     out.early = options.target >= 90 && module.functions.iter().any(|(_, function)| stmt::is_wait(function));
     let mut globals = value::Globals::default();
     let mut least_bytes = Vec::new();
@@ -180,6 +183,16 @@ pub fn translate(module: &Module, info: &ModuleInfo, entry: &str, options: &Opti
     let early = out.early;
     let (text, params) = out.finish();
     Ok(Kernel { text, params, threads: point.workgroup_size, shared, least_bytes, early })
+}
+
+/// The value of the constant of that name.
+fn workgroups_at_once(module: &Module) -> Option<u32> {
+    let named = |c: &naga::Constant| c.name.as_deref() == Some("WORKGROUPS_AT_ONCE");
+    let (_, constant) = module.constants.iter().find(|(_, c)| named(c))?;
+    match module.global_expressions[constant.init] {
+        naga::Expression::Literal(naga::Literal::U32(count)) => Some(count),
+        _ => None,
+    }
 }
 
 fn binding(global: &GlobalVariable) -> Option<(u32, u32)> {

@@ -87,6 +87,14 @@ fn parameters_are_in_the_order_of_bindings() {
 }
 
 #[test]
+fn a_constant_says_how_many_workgroups_run_at_once() {
+    let text = |more: &str| format!("{more}{DATA}{HEAD}data[i] = i;}}\n");
+    assert!(!kernel(&text("")).text.contains(".minnctapersm"));
+    let kernel = kernel(&text("const WORKGROUPS_AT_ONCE: u32 = 2u;\n"));
+    assert!(kernel.text.contains(".reqntid 64, 1, 1 .minnctapersm 2\n"), "{}", kernel.text);
+}
+
+#[test]
 fn loops_over_local_arrays_are_written_out() {
     let counted = "var a: array<u32, 8>;
         for (var k = 0u; k < 8u; k += 1u) { a[k] = i + k; }
