@@ -1,5 +1,5 @@
 // Adds the norm of a block's result to the residual stream, y = scale·(residual + x·rstd·w) as in shaders/rms_norm/plain.wgsl, and packs the
-// operand of the next products: y itself or its own norm (shaders/pack/plain.wgsl). 64 threads take a row and keep it in registers, EACH vec4s
+// operand of the next products: y itself or its own norm (shaders/pack/plain.wgsl). THREADS threads take a row and keep it in registers, EACH vec4s
 // per thread, until its largest value is known. x may come packed itself; or it is rounded as packing does (ROUNDED), and stored for backward.
 // In f32, x may be the sum of parts. With KEPT, y is rounded as well, before its norm, and packed beside it.
 enable f16;
@@ -45,12 +45,13 @@ struct Params {
 @group(0) @binding(11) var<storage, read_write> y_packed: array<vec4<f16>>; // [D/16, T/16, 16, 16]
 #end
 
-@compute @workgroup_size(256)
-fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+@compute @workgroup_size(ROWS * THREADS)
+fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
     let start = (group.x + group.y * groups.x) * ROWS;
     if start >= padded(params.rows) {
         return;
     }
+    let lane = place(thread);
     let row = start + lane / THREADS;
     let first = lane % THREADS;
     let leader = lane - first;
@@ -80,7 +81,7 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gro
     most_read = max(most_read, select(0.0, most4(x{i}), c{i} < end));
 #end
     reduce_row(0.0, most_read, lane);
-    let x_e = exponent(largest[leader]);
+    let x_e = exponent(row_largest(leader));
     let is_stored = params.x_stored == 1u && row < params.rows;
     let zero = params.rows >> 31u;
     for (var b = first; is_stored && b < params.x_count; b += THREADS) {
@@ -99,7 +100,7 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gro
     square += select(0.0, dot(x{i}, x{i}), c{i} < end);
 #end
     reduce_row(square, 0.0, lane);
-    let rstd = rstd_of(squares[leader], params.width4, params.eps);
+    let rstd = rstd_of(row_square(leader), params.width4, params.eps);
 #end
     var most = 0.0;
     square = 0.0;
@@ -115,7 +116,7 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gro
     most = max(most, most4(y{i}));
 #end
     reduce_row(0.0, most, lane);
-    let y_e = exponent(largest[leader]);
+    let y_e = exponent(row_largest(leader));
     if first == 0u && row < params.rows {
         y_factors[row] = undoing(y_e);
     }
@@ -135,8 +136,8 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gro
     most = max(most, most4(n{i}));
 #end
     reduce_row(square, most, lane);
-    let next_rstd = rstd_of(squares[leader], params.width4, params.next_eps);
-    let e = exponent(next_rstd * largest[leader]);
+    let next_rstd = rstd_of(row_square(leader), params.width4, params.next_eps);
+    let e = exponent(next_rstd * row_largest(leader));
 #else
 #for i in 0..{EACH}
     let n{i} = y{i};
@@ -144,7 +145,7 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gro
 #end
     reduce_row(0.0, most, lane);
     let next_rstd = 1.0;
-    let e = exponent(largest[leader]);
+    let e = exponent(row_largest(leader));
 #end
     if first == 0u && row < params.rows {
         factors[row] = undoing(e);

@@ -1,5 +1,5 @@
 // The norm of shaders/rms_norm/plain.wgsl and its gradient, packed as operands of products on cooperative matrices
-// (shaders/pack/plain.wgsl). 64 threads take a row and keep it in registers, EACH vec4s per thread, until its largest value is known. x may
+// (shaders/pack/plain.wgsl). THREADS threads take a row and keep it in registers, EACH vec4s per thread, until its largest value is known. x may
 // come packed itself. What backward packs is the gradient of dy (PACKS), or with IDENTITY dy itself. dy may be what this kernel adds to f32
 // first: the sum of parts (SUMS), or the gradient of another norm, whose result has the parts' sum as its gradient (ADDS), in f16 with HALVES.
 enable f16;
@@ -42,7 +42,7 @@ struct Params {
 #end
 @group(0) @binding(11) var<storage, read> added_w: array<vec4<f32>>;       // [D]
 
-var<workgroup> products: array<f32, 256>;
+var<workgroup> products: array<f32, ROWS * THREADS>;
 
 fn added4(row: u32, c: u32) -> vec4<f32> {
 #if {ADDED_MATRICES}
@@ -52,6 +52,28 @@ fn added4(row: u32, c: u32) -> vec4<f32> {
 #end
 }
 
+#if {WARPS}
+// Stores the sums of squares and of products over the lanes of a row in each subgroup.
+fn reduce_products(square: f32, product: f32, lane: u32) {
+    let own_square = sum_of_lanes(square);
+    let own_product = sum_of_lanes(product);
+    workgroupBarrier();
+    if lane % LANES == 0u {
+        squares[lane / LANES] = own_square;
+        products[lane / LANES] = own_product;
+    }
+    workgroupBarrier();
+}
+
+// The sum of products over the threads of a row, whose first is `leader`.
+fn row_product(leader: u32) -> f32 {
+    var sum = products[leader / LANES];
+    for (var i = 1u; i < {WARPS}u; i++) {
+        sum += products[leader / LANES + i];
+    }
+    return sum;
+}
+#else
 // Stores the sums of squares and of products over the threads of a row in the places of the row's first thread.
 fn reduce_products(square: f32, product: f32, lane: u32) {
     workgroupBarrier();
@@ -67,13 +89,19 @@ fn reduce_products(square: f32, product: f32, lane: u32) {
     workgroupBarrier();
 }
 
+fn row_product(leader: u32) -> f32 {
+    return products[leader];
+}
+#end
+
 // y = x·rstd·w
-@compute @workgroup_size(256)
-fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+@compute @workgroup_size(ROWS * THREADS)
+fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
     let start = (group.x + group.y * groups.x) * ROWS;
     if start >= padded(params.rows) {
         return;
     }
+    let lane = place(thread);
     let row = start + lane / THREADS;
     let first = lane % THREADS;
     let token = min(row, params.rows - 1u);
@@ -93,8 +121,8 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gro
 #end
     reduce_row(sum, most, lane);
     let leader = lane / THREADS * THREADS;
-    let rstd = rstd_of(squares[leader], params.width4, params.eps);
-    let e = exponent(rstd * largest[leader]);
+    let rstd = rstd_of(row_square(leader), params.width4, params.eps);
+    let e = exponent(rstd * row_largest(leader));
     if first == 0u && row < params.rows {
         factors[row] = undoing(e);
     }
@@ -107,12 +135,13 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gro
 }
 
 // rstd·(g − x·rstd²·mean(g·x)), g = w·dy
-@compute @workgroup_size(256)
-fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+@compute @workgroup_size(ROWS * THREADS)
+fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
     let start = (group.x + group.y * groups.x) * ROWS;
     if start >= padded(params.rows) {
         return;
     }
+    let lane = place(thread);
     let row = start + lane / THREADS;
     let first = lane % THREADS;
     let leader = lane - first;
@@ -144,11 +173,20 @@ fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gr
     added_square += dot(added_x{i}, added_x{i});
     added_product += dot(added_g{i}, added_x{i});
 #end
-    reduce_products(added_square, added_product, lane);
-    let added_rstd = rstd_of(squares[leader], params.width4, params.added_eps);
-    let added_along = added_rstd * added_rstd * (products[leader] / f32(params.width4 * 4u));
+#if {WARPS}
+    // Registers have room for what is needed behind the sums.
 #for i in 0..{EACH}
-    dy{i} = params.scale * (dx[at + read{i}] + added_rstd * (added_g{i} - added_x{i} * added_along));
+    let old{i} = dx[at + read{i}];
+#end
+#end
+    reduce_products(added_square, added_product, lane);
+    let added_rstd = rstd_of(row_square(leader), params.width4, params.added_eps);
+    let added_along = added_rstd * added_rstd * (row_product(leader) / f32(params.width4 * 4u));
+#for i in 0..{EACH}
+#if !{WARPS}
+    let old{i} = dx[at + read{i}];
+#end
+    dy{i} = params.scale * (old{i} + added_rstd * (added_g{i} - added_x{i} * added_along));
 #end
 #end
 #if {SUMS}
@@ -181,8 +219,8 @@ fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gr
     product += dot(g{i}, x{i});
 #end
     reduce_products(square, product, lane);
-    let rstd = rstd_of(squares[leader], params.width4, params.eps);
-    let along = rstd * rstd * (products[leader] / f32(params.width4 * 4u));
+    let rstd = rstd_of(row_square(leader), params.width4, params.eps);
+    let along = rstd * rstd * (row_product(leader) / f32(params.width4 * 4u));
 #end
     var most = 0.0;
 #for i in 0..{EACH}
@@ -190,7 +228,7 @@ fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) gr
     most = max(most, most4(d{i}));
 #end
     reduce_row(0.0, most, lane);
-    let e = exponent(largest[leader]);
+    let e = exponent(row_largest(leader));
     if first == 0u && row < params.rows {
         factors[row] = undoing(e);
     }

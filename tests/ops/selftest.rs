@@ -501,8 +501,8 @@ const PACKED_FAULTS: [Planted; 6] = [
         "forgets the scale of an added gradient",
         ("norm_add", "norms and sums as tiles"),
         "rms_norm/coop16",
-        "= params.scale * (dx[at + read0]",
-        "= (dx[at + read0]",
+        "= params.scale * (old0",
+        "= (old0",
     ),
 ];
 

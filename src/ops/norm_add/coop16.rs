@@ -1,12 +1,12 @@
 //! Adds a norm's result to the residual stream, and packs the operand of the next products, in one kernel.
 
-use crate::gpu::{Kernel, Recorder, grid};
+use crate::gpu::{Kernel, Recorder};
 use crate::ops::Rows;
 use crate::ops::act::Act;
 use crate::ops::norm::Norm;
 use crate::ops::pack::Packed;
 use crate::ops::partial_sums;
-use crate::ops::rms_norm::coop16::{ROWS, THREADS};
+use crate::ops::rms_norm::coop16::Workgroup;
 
 /// Twin of `Params` in shaders/norm_add/coop16.wgsl.
 #[repr(C)]
@@ -74,10 +74,14 @@ pub fn forward(
         parts: parts.max(1),
         scale,
     };
-    let each = (params.packed4 as usize).div_ceil(THREADS) as u32;
+    let packed4 = params.packed4 as usize;
+    let workgroup = Workgroup::new(rec.gpu().kernels(), packed4);
     let (normed, rounded) = (u32::from(next.is_some()), u32::from(kept.is_some()));
-    let sizes = [("EACH", each), ("NORMED", normed), ("KEPT", rounded), norm.size()];
-    let kernel = Kernel::new("norm_add/coop16", "forward").with_sizes(sizes).with_sizes(x.source_sizes());
+    let sizes = [("NORMED", normed), ("KEPT", rounded), norm.size()];
+    let kernel = Kernel::new("norm_add/coop16", "forward")
+        .with_sizes(workgroup.sizes(packed4))
+        .with_sizes(sizes)
+        .with_sizes(x.source_sizes());
     let mut bindings = x.bind_source(1, 8, 9);
     if parts > 0 {
         bindings[0] = partial_sums::in_scratch(rec, 1);
@@ -87,6 +91,5 @@ pub fn forward(
     bindings.extend([packed.bind(5), packed.bind_factors(6)]);
     bindings.extend(next.map(|next| next.weights(rec, 7)));
     bindings.extend(kept.into_iter().flat_map(|tiles| [tiles.bind_factors(10), tiles.bind(11)]));
-    let groups = rows.next_multiple_of(16) / ROWS;
-    rec.dispatch(kernel, &params, &bindings, grid(groups));
+    rec.dispatch(kernel, &params, &bindings, workgroup.grid(rows));
 }

@@ -306,7 +306,7 @@ pub(super) fn norms_packed() -> Vec<Sizes> {
         let all: Sizes = names.into_iter().zip(values).collect();
         [&all[..], &[("HALVES", halves)]].concat()
     };
-    of_rows.chain(of_halves).map(sizes).collect()
+    of_rows.chain(of_halves).map(sizes).flat_map(norm_workgroups).collect()
 }
 
 pub(super) fn norms_added() -> Vec<Sizes> {
@@ -316,7 +316,17 @@ pub(super) fn norms_added() -> Vec<Sizes> {
     let rounded = [[6, 0, 1, 0, 0, 0], [21, 0, 1, 1, 1, 0], [12, 0, 1, 1, 0, 1], [6, 0, 1, 1, 1, 1]];
     let names = ["EACH", "MATRICES", "ROUNDED", "NORMED", "KEPT", "IDENTITY"];
     let all = packed.into_iter().chain(rows).chain(rounded);
-    all.map(|values| names.into_iter().zip(values).collect()).collect()
+    all.flat_map(|values| norm_workgroups(names.into_iter().zip(values).collect())).collect()
+}
+
+/// Sizes that begin with `EACH`, of norms in 64 threads per row, and those that CUDA has for the same rows.
+fn norm_workgroups(sizes: Sizes) -> [Sizes; 2] {
+    let (_, each) = sizes[0];
+    let (rows, threads) = if each > 16 { (1, 256) } else { (2, 128) };
+    let with = |each: u32, [rows, threads, warps]: [u32; 3]| {
+        [&[("EACH", each)], &sizes[1..], &[("ROWS", rows), ("THREADS", threads), ("WARPS", warps)]].concat()
+    };
+    [with(each, [4, 64, 0]), with((64 * each).div_ceil(threads), [rows, threads, 8])]
 }
 
 pub(super) fn peaks() -> Vec<Sizes> {

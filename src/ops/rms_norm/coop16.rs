@@ -1,15 +1,43 @@
 //! [`crate::ops::rms_norm`] and its gradient into operands of products on cooperative matrices, and its gradient onto rows of f32.
 
-use crate::gpu::{Binding, Kernel, Recorder, grid};
+use crate::gpu::{Binding, Kernel, Kernels, Recorder, grid};
 use crate::ops::Rows;
 use crate::ops::act::Act;
 use crate::ops::norm::Norm;
 use crate::ops::pack::Packed;
 use crate::ops::partial_sums;
 
-/// Rows per workgroup, and threads per row.
-pub(in crate::ops) const ROWS: usize = 4;
-pub(in crate::ops) const THREADS: usize = 64;
+/// How threads share rows: see shaders/common/norm.wgsl.
+pub(in crate::ops) struct Workgroup {
+    rows: usize,
+    threads: usize,
+    /// Subgroups whose lanes add up first; 0 where none do.
+    warps: usize,
+}
+
+impl Workgroup {
+    /// That for rows of `packed4` vec4s on a device with these kernels. In CUDA, a thread has at most eight vec4s, if that is possible: with
+    /// 16 they take so many registers that a multiprocessor has one workgroup, and memory waits for its sums.
+    pub fn new(kernels: Kernels, packed4: usize) -> Workgroup {
+        match kernels.cuda() {
+            None => Workgroup { rows: 4, threads: 64, warps: 0 },
+            Some(_) if packed4 <= 8 * 128 => Workgroup { rows: 2, threads: 128, warps: 8 },
+            Some(_) => Workgroup { rows: 1, threads: 256, warps: 8 },
+        }
+    }
+
+    /// The shaders' sizes.
+    pub fn sizes(&self, packed4: usize) -> [(&'static str, u32); 4] {
+        let each = packed4.div_ceil(self.threads);
+        [("EACH", each), ("ROWS", self.rows), ("THREADS", self.threads), ("WARPS", self.warps)]
+            .map(|(name, value)| (name, value as u32))
+    }
+
+    /// The workgroups for `rows` rows.
+    pub fn grid(&self, rows: usize) -> [u32; 3] {
+        grid(rows.next_multiple_of(16) / self.rows)
+    }
+}
 
 /// Twin of `Params` in shaders/rms_norm/coop16.wgsl.
 #[repr(C)]
@@ -160,13 +188,14 @@ fn dispatch(
     params: Params,
     bindings: &[Binding],
 ) {
-    let each = (params.packed4 as usize).div_ceil(THREADS) as u32;
+    let packed4 = params.packed4 as usize;
+    let workgroup = Workgroup::new(rec.gpu().kernels(), packed4);
     let size = |name| sizes.iter().find(|(n, _)| *n == name).map_or(0, |(_, value)| *value);
     let stores = size("ADDS").max(size("SUMS"));
     let names = ["ADDS", "ADDED_MATRICES", "SUMS", "PACKS", "IDENTITY", "MATRICES", "HALVES"];
     let kernel = Kernel::new("rms_norm/coop16", entry)
-        .with_sizes([("EACH", each), ("STORES", stores)])
+        .with_sizes(workgroup.sizes(packed4))
+        .with_size("STORES", stores)
         .with_sizes(names.map(|name| (name, size(name))));
-    let groups = (params.rows as usize).next_multiple_of(16) / ROWS;
-    rec.dispatch(kernel, &params, bindings, grid(groups));
+    rec.dispatch(kernel, &params, bindings, workgroup.grid(params.rows as usize));
 }
