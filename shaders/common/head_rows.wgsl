@@ -1,6 +1,7 @@
 // Heads of tokens in registers: 16 threads take a head of a token, and keep PAIRS pairs of vec4s of it. HEADS heads run at once, in TURNS
 // rounds. Heads may come packed (shaders/pack/plain.wgsl), of keys and of values alike. The importer has `params` with `heads`, and with
-// `x_tiles`, the stride between columns of matrices in packed heads, and `x_blocks`, that between factors of 256 columns.
+// `x_tiles`, the stride between columns of matrices in packed heads, and `x_blocks`, that between factors of 256 columns. With LANES, the threads
+// of a head are lanes of one subgroup of 32, which add up among themselves, and those of BESIDE tokens stand beside each other.
 #import common/heads
 #import common/packed
 
@@ -29,6 +30,44 @@ const ROW: u32 = {HEADS}u * EACH_HEAD;      // threads per token
 
 var<workgroup> largest: array<f32, {THREADS}>;
 
+#if {LANES}
+// A thread's place among those of all tokens. Four neighbours of a token stand beside four of the next, so that a subgroup reads and writes
+// longer pieces of matrices.
+fn place(thread: u32) -> u32 {
+    let both = thread % ({BESIDE}u * ROW);
+    return thread - both + both / 4u % {BESIDE}u * ROW + both / (4u * {BESIDE}u) * 4u + both % 4u;
+}
+
+#for (name, type) in (sum, f32) (sums, vec2<f32>)
+fn {name}_of_head(value: {type}) -> {type} {
+    var sum = value;
+#for (step) in (1) (2) (4 * {BESIDE}) (8 * {BESIDE})
+    sum += subgroupShuffleXor(sum, {step}u);
+#end
+    return sum;
+}
+
+#end
+// The largest value over the threads of a token.
+fn row_largest(value: f32, lane: u32) -> f32 {
+    var most = value;
+#for (step) in (1) (2) (4 * {BESIDE}) (8 * {BESIDE})
+    most = max(most, subgroupShuffleXor(most, {step}u));
+#end
+    if lane % EACH_HEAD == 0u {
+        largest[lane / EACH_HEAD] = most;
+    }
+    workgroupBarrier();
+    for (var h = 0u; h < {HEADS}u; h++) {
+        most = max(most, largest[lane / ROW * {HEADS}u + h]);
+    }
+    return most;
+}
+#else
+fn place(thread: u32) -> u32 {
+    return thread;
+}
+
 // The largest value over the threads of a token: over the heads, then over the threads of one.
 fn row_largest(value: f32, lane: u32) -> f32 {
     let own = lane % ROW;
@@ -46,3 +85,4 @@ fn row_largest(value: f32, lane: u32) -> f32 {
     }
     return most;
 }
+#end

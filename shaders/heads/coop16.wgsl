@@ -2,7 +2,7 @@
 // in shaders/pack/plain.wgsl. All rows are scaled by one power of two, because a norm bounds its results. Threads share the work as
 // common/head_rows says. The norm may take all heads of a token together (OF_ROWS), or its weights may stand behind the rotary embedding
 // (BEHIND): those of queries and keys, not of values. What comes in f32 may be rounded as packing does (ROUNDED), and is stored for backward then. With VALUES, the first
-// heads are keys, and the workgroups with z = 1 do the same for as many heads of values.
+// heads are keys, and workgroups do the same for as many heads of values. PARTS workgroups share the heads of a token, if none needs all.
 enable f16;
 #import common/head_rows
 #import common/rstd
@@ -63,7 +63,7 @@ fn row_sum(value: f32, lane: u32) -> f32 {
 @group(0) @binding({at_x}) var<storage, read_write> x_packed_{n}: array<vec4<f16>>;    // [heads·K/16, T/16, 16, 16]
 #end
 
-fn forward_{n}(first: u32, lane: u32) {
+fn forward_{n}(first: u32, part: u32, lane: u32) {
     if first >= (params.rows + 15u) / 16u * 16u {
         return;
     }
@@ -74,7 +74,7 @@ fn forward_{n}(first: u32, lane: u32) {
     let half4 = params.half4;
     var most = 0.0;
 #for i in 0..{TURNS}
-    let head{i} = own / EACH_HEAD + {i}u * {HEADS}u;
+    let head{i} = own / EACH_HEAD + (part * {TURNS}u + {i}u) * {HEADS}u;
     let at{i} = min(head{i}, params.heads - 1u) * half4 * 2u;
 #for j in 0..{PAIRS}
     let c{i}{j} = own % EACH_HEAD + {j}u * EACH_HEAD;
@@ -128,6 +128,9 @@ fn forward_{n}(first: u32, lane: u32) {
 #for j in 0..{PAIRS}
     squares{i} += dot(a{i}{j}, a{i}{j}) + dot(b{i}{j}, b{i}{j});
 #end
+#if {LANES}
+    let sum{i} = sum_of_head(squares{i});
+#else
     workgroupBarrier();
     sums[lane] = squares{i};
     workgroupBarrier();
@@ -135,6 +138,7 @@ fn forward_{n}(first: u32, lane: u32) {
     for (var s = 0u; s < EACH_HEAD; s++) {
         sum{i} += sums[leader + s];
     }
+#end
     let rstd{i} = params.scale_{n} * rstd_of(sum{i}, 2u * half4, params.eps_{n});
 #end
 #end
@@ -170,13 +174,14 @@ fn forward_{n}(first: u32, lane: u32) {
 #end
 #end
 @compute @workgroup_size({THREADS})
-fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
+    let lane = place(thread);
     let first = (group.x + group.y * groups.x) * ({THREADS}u / ROW);
 #if {VALUES}
-    if group.z == 1u {
-        forward_1(first, lane);
+    if group.z / {PARTS}u == 1u {
+        forward_1(first, group.z % {PARTS}u, lane);
         return;
     }
 #end
-    forward_0(first, lane);
+    forward_0(first, group.z % {PARTS}u, lane);
 }

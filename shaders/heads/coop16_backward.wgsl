@@ -69,6 +69,9 @@ fn backward_{n}(first: u32, lane: u32) {
 #end
 #end
 #if !{identity}
+#if {LANES}
+    let sum{i} = sums_of_head(both{i});
+#else
     workgroupBarrier();
     sums[lane] = both{i};
     workgroupBarrier();
@@ -76,6 +79,7 @@ fn backward_{n}(first: u32, lane: u32) {
     for (var s = 0u; s < EACH_HEAD; s++) {
         sum{i} += sums[leader + s];
     }
+#end
     let mean{i} = sum{i} / f32(half4 * 8u) + vec2<f32>(params.eps_{n}, 0.0);
     // As in common/rstd: a sum that overflows becomes infinite, not zero.
     let overflows{i} = (bitcast<u32>(mean{i}.x) & 0x7f800000u) == 0x7f800000u;
@@ -121,7 +125,8 @@ fn backward_{n}(first: u32, lane: u32) {
 #end
 #end
 @compute @workgroup_size({THREADS})
-fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
+    let lane = place(thread);
     let first = (group.x + group.y * groups.x) * ({THREADS}u / ROW);
 #if {VALUES}
     if group.z == 1u {

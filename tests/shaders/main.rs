@@ -63,7 +63,7 @@ fn main() -> ExitCode {
 fn every_combination_is_valid() {
     let combinations = combinations();
     let names: Vec<_> = combinations.iter().map(|c| &c.name).collect();
-    let expected = 339 + 44 * GgmlType::SUPPORTED.len();
+    let expected = 399 + 44 * GgmlType::SUPPORTED.len();
     assert_eq!(combinations.len(), expected, "checked {names:?}");
     for c in combinations {
         assert!(!c.module.entry_points.is_empty(), "{}: a shader without entry points does nothing", c.name);

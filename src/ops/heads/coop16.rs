@@ -1,7 +1,7 @@
 //! RMSNorm and rotary embedding of heads into operands of attention on cooperative matrices: [`crate::ops::attention::coop16`].
 
 use super::Rotation;
-use super::kernels::{bind_rotation, kinds, pairs4, sizes, workgroups};
+use super::kernels::{Shared, bind_rotation, kinds, pairs4};
 use crate::gpu::{Kernel, Recorder};
 use crate::ops::act::Act;
 use crate::ops::norm::Norm;
@@ -106,8 +106,15 @@ fn dispatch(
         bindings.extend(x[i].bind_source(at + 1, at + 8, at + 9));
         bindings.extend([norm.weights(rec, at + 2), y[i].bind(at + 5)]);
     }
-    let kernel = Kernel::new("heads/coop16", "forward").with_sizes(sizes(heads, head_size));
+    // What is rounded on the way has a factor for all heads, as a norm of rows has a mean.
+    let needs_row = norm.of_rows || x[0].source_sizes().contains(&("ROUNDED", 1));
+    let shared = match rec.gpu().kernels().cuda() {
+        None => Shared::usual(heads),
+        Some(_) if needs_row => Shared::of_rows(heads),
+        Some(_) => Shared::of_heads(heads),
+    };
+    let kernel = Kernel::new("heads/coop16", "forward").with_sizes(shared.sizes(heads, head_size));
     let kernel = kernel.with_sizes(places(norm));
     let kernel = kernel.with_sizes(kinds(norms)).with_sizes(x[0].source_sizes());
-    rec.dispatch(kernel, &params, &bindings, workgroups(heads, rows, norms.len()));
+    rec.dispatch(kernel, &params, &bindings, shared.workgroups(rows, norms.len()));
 }

@@ -1,7 +1,7 @@
 //! The gradient of [`crate::ops::heads::coop16`] into operands of products on cooperative matrices.
 
 use super::Rotation;
-use super::kernels::{bind_rotation, kinds, pairs4, sizes, workgroups};
+use super::kernels::{Shared, bind_rotation, kinds, pairs4};
 use crate::gpu::{Kernel, Recorder};
 use crate::ops::Rows;
 use crate::ops::act::Act;
@@ -92,7 +92,12 @@ fn dispatch(
             bindings.extend(x[i].bind(at + 1, at + 8));
         }
     }
-    let kernel = Kernel::new("heads/coop16_backward", "backward").with_sizes(sizes(heads, norm.width));
+    let shared = match rec.gpu().kernels().cuda() {
+        None => Shared::usual(heads),
+        Some(_) => Shared::of_rows(heads),
+    };
+    let kernel = Kernel::new("heads/coop16_backward", "backward");
+    let kernel = kernel.with_sizes(shared.sizes(heads, norm.width));
     let kernel = kernel.with_sizes(kinds(norms)).with_sizes(x[0].sizes());
-    rec.dispatch(kernel, &params, &bindings, workgroups(heads, rows, norms.len()));
+    rec.dispatch(kernel, &params, &bindings, shared.workgroups(rows, norms.len()));
 }

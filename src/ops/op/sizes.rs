@@ -2,8 +2,9 @@
 
 use super::Sizes;
 use crate::base::config::{Activation, Gating};
+use crate::ops::heads::kernels::Shared;
 use crate::ops::lora::{coop16_gradients, coop16_project};
-use crate::ops::{attention, block_end, delta, experts, gated, heads, short_conv};
+use crate::ops::{attention, block_end, delta, experts, gated, short_conv};
 
 pub(super) fn each(name: &'static str, values: &[u32]) -> Vec<Sizes> {
     values.iter().map(|value| vec![(name, *value)]).collect()
@@ -212,14 +213,25 @@ pub(super) fn heads_forward() -> Vec<Sizes> {
             [&sizes[..], &[("ROUNDED", rounded), ("OF_ROWS", of_rows), ("BEHIND", behind)]].concat()
         }
     };
-    let fresh = heads_backward().into_iter().filter(|sizes| sizes.contains(&("MATRICES", 0)));
-    let usual = heads_backward().into_iter().map(with(0, 0, 0)).chain(fresh.map(with(1, 0, 0)));
-    // Queries alone, and keys beside values without a norm.
-    let normed = || heads_backward().into_iter().filter(|sizes| sizes.contains(&("IDENTITY", 0)));
-    usual.chain(normed().map(with(0, 1, 0))).chain(normed().map(with(0, 0, 1))).collect()
+    let all_of = |shared: fn(usize) -> Shared| {
+        let fresh = heads(shared).into_iter().filter(|sizes| sizes.contains(&("MATRICES", 0)));
+        let usual = heads(shared).into_iter().map(with(0, 0, 0)).chain(fresh.map(with(1, 0, 0)));
+        // Queries alone, and keys beside values without a norm.
+        let normed = || heads(shared).into_iter().filter(|sizes| sizes.contains(&("IDENTITY", 0)));
+        usual.chain(normed().map(with(0, 1, 0))).chain(normed().map(with(0, 0, 1)))
+    };
+    let of_heads = heads(Shared::of_heads);
+    let of_heads =
+        of_heads.clone().into_iter().map(with(0, 0, 0)).chain(of_heads.into_iter().map(with(0, 0, 1)));
+    all_of(Shared::usual).chain(all_of(Shared::of_rows)).chain(of_heads).collect()
 }
 
 pub(super) fn heads_backward() -> Vec<Sizes> {
+    [heads(Shared::usual), heads(Shared::of_rows)].concat()
+}
+
+/// Sizes of both directions for heads that are shared so.
+fn heads(shared: fn(usize) -> Shared) -> Vec<Sizes> {
     // IDENTITY, MATRICES, VALUES and VALUES_IDENTITY.
     let alone = [(1, 16, [0, 0, 0, 0]), (8, 256, [0, 1, 0, 0]), (20, 512, [0, 0, 0, 0])];
     let of_none = [(8, 128, [1, 1, 0, 0]), (8, 128, [1, 0, 0, 0])];
@@ -228,7 +240,7 @@ pub(super) fn heads_backward() -> Vec<Sizes> {
     let names = ["IDENTITY", "MATRICES", "VALUES", "VALUES_IDENTITY"];
     let all = alone.into_iter().chain(of_none).chain(both).chain(both_packed);
     all.map(|(count, size, values)| {
-        let sizes = heads::kernels::sizes(count, size);
+        let sizes = shared(count).sizes(count, size);
         sizes.into_iter().chain(names.into_iter().zip(values)).collect()
     })
     .collect()
