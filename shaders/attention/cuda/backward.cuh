@@ -109,10 +109,16 @@ __device__ __forceinline__ void leave(const Backward& a, float* to, const float 
     for (int r = 0; r < 2; r++) {
         if (row + r * 8 >= a.rows) continue;
         float2* at = (float2*)(to + (size_t)(row + r * 8) * stride) + threadIdx.x % 4;
+        // All are read before one is stored: else each would wait for memory by itself.
+        float2 before[N / 4];
 #pragma unroll
-        for (int i = 0; i < N / 4; i++) {
-            float2 before = add ? at[i * 4] : make_float2(0.f, 0.f);
-            at[i * 4] = make_float2(fmaf(d[i * 4 + r * 2], factor[r], before.x), fmaf(d[i * 4 + r * 2 + 1], factor[r], before.y));
+        for (int i = 0; i < N / 4; i++) before[i] = make_float2(0.f, 0.f);
+        if (add) {
+#pragma unroll
+            for (int i = 0; i < N / 4; i++) before[i] = at[i * 4];
         }
+#pragma unroll
+        for (int i = 0; i < N / 4; i++)
+            at[i * 4] = make_float2(fmaf(d[i * 4 + r * 2], factor[r], before[i].x), fmaf(d[i * 4 + r * 2 + 1], factor[r], before[i].y));
     }
 }
