@@ -312,13 +312,14 @@ fn the_ptx_is_that_of_its_source() {
         let waits = if text.contains(".target sm_90a") { count(".visible .entry") } else { 0 };
         assert_eq!(count("griddepcontrol.wait;"), waits, "{ptx}");
     };
-    // MATRICES in a source's name stands for the kind of matrix instructions.
+    // MATRICES in a source's name stands for the kind of matrix instructions, RINGS for a header that those by wgmma have.
     let by_matrices = |folder: &str, common: &[&str], own: &[&str], [part, ending]: [&str; 2]| {
         for (matrices, before) in [("mma", &[SHARED][..]), ("wgmma", &[BARRIERS])] {
             let own = ["parts.cuh", "MATRICES.cuh"]
                 .iter()
                 .chain(own)
-                .map(|name| name.replace("MATRICES", matrices));
+                .filter(|name| matrices == "wgmma" || **name != "RINGS")
+                .map(|name| name.replace("MATRICES", matrices).replace("RINGS", "rings.cuh"));
             let own = own.collect::<Vec<_>>();
             let own = own.iter().map(String::as_str).collect::<Vec<_>>();
             same(folder, &[before, common, &own].concat(), &format!("{part}-{matrices}{ending}.ptx"));
@@ -341,7 +342,8 @@ fn the_ptx_is_that_of_its_source() {
     }
     for kind in ["-64", "-128", "-256", "-128-capped", "-256-capped"] {
         let common = [LAUNCHES, NUMBERS];
-        by_matrices("attention/cuda", &common, &["forward.cuh", "forward-MATRICES.cu"], ["forward", kind]);
+        let forward = ["forward.cuh", "RINGS", "forward-MATRICES.cu"];
+        by_matrices("attention/cuda", &common, &forward, ["forward", kind]);
         by_matrices("attention/cuda", &common, &["backward.cuh", "backward-MATRICES.cu"], ["backward", kind]);
     }
     let wide = [BARRIERS, LAUNCHES, NUMBERS, "parts.cuh", "wgmma.cuh", "forward.cuh", "forward-wide.cu"];

@@ -1,8 +1,9 @@
 // Attention of forward.cuh by wgmma, for heads of up to 256 numbers. A warpgroup copies, and two others have 64 queries each, whose products take
 // turns: one weighs while the other multiplies. Nobody waits for all threads.
 #include "forward.cuh"
+#include "rings.cuh"
 
-constexpr int GROUPS = 2, QUERIES = GROUPS * 64, COPIERS = 128, ALL_THREADS = COPIERS + GROUPS * 128;
+constexpr int QUERIES = GROUPS * 64;
 // Keys of a stage; how many sixteens of a query's numbers are in registers, the others stay in shared memory.
 constexpr int KEYS = HEAD == 256 ? 64 : 128, HELD = HEAD == 256 ? DEPTH / 2 : DEPTH, STAGES = 2;
 using Queries = Stage<QUERIES>;
@@ -15,59 +16,20 @@ static_assert(ALL_BYTES <= 227 * 1024, "a block of compute capability 9.0 has no
 // Blocks of queries that were taken, but for the first of each block of threads; blocks of threads that have ended. Both are 0 between launches.
 __device__ uint32_t taken, ended;
 
-// Waits for copies that this thread has begun, without this thread.
-__device__ __forceinline__ void arrive_copied(uint32_t b) {
-    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(b) : "memory");
-}
-template <int COUNT>
-__device__ __forceinline__ void named_sync(uint32_t name) {
-    asm volatile("bar.sync %0, %1;" ::"r"(name), "n"(COUNT) : "memory");
-}
-template <int COUNT>
-__device__ __forceinline__ void named_arrive(uint32_t name) {
-    asm volatile("bar.arrive %0, %1;" ::"r"(name), "n"(COUNT) : "memory");
-}
-
-// Copies a stage by COPIERS threads, else as Stage::copy.
-template <int ROWS>
-__device__ __forceinline__ void copy_rows(uint32_t to, const char* head, uint32_t tiles, uint32_t row0, uint32_t last) {
-    constexpr int AT_ONCE = COPIERS / 2;
-    uint32_t half = threadIdx.x & 1, row = threadIdx.x / 2;
-    to += row * 32 + ((half ^ (row >> 2 & 1)) << 4);
-    for (int i = 0; i < ROWS; i += AT_ONCE) {
-        const char* from = head + (size_t)min((row0 + row + i) / 16, last) * 512 + row % 16 * 32 + half * 16;
-#pragma unroll
-        for (int d = 0; d < DEPTH; d++, from += (size_t)tiles * 512)
-            asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to + (d * ROWS + i) * 32), "l"(from) : "memory");
-    }
-}
-
-// COUNT stages in turn, with two barriers each: it is full, and all warps of products have given it back.
+// A ring of stages.
 template <int ROWS, int COUNT, int AT, int BARRIERS>
-struct Ring {
-    uint32_t base, slot = 0, parity = 0;
-    __device__ __forceinline__ Ring(uint32_t base) : base(base) {}
-    __device__ __forceinline__ uint32_t stage() const { return base + AT + slot * ROWS * HEAD * 2; }
-    __device__ __forceinline__ uint32_t full() const { return base + BARRIERS + slot * 16; }
-    __device__ __forceinline__ void init(uint32_t copiers) {
-        for (slot = 0; slot < COUNT; slot++) barrier_init(full(), copiers), barrier_init(full() + 8, GROUPS * 4);
-    }
-    __device__ __forceinline__ void next() {
-        if (++slot == COUNT) slot = 0, parity ^= 1;
-    }
+struct Ring : Slots<COUNT, BARRIERS> {
+    using Slots<COUNT, BARRIERS>::Slots;
+    __device__ __forceinline__ uint32_t stage() const { return this->base + AT + this->slot * ROWS * HEAD * 2; }
     __device__ __forceinline__ void copy(const char* head, uint32_t tiles, uint32_t row0, uint32_t last) {
-        wait(full() + 8, parity ^ 1);
+        this->wait_free();
         copy_rows<ROWS>(stage(), head, tiles, row0, last);
-        arrive_copied(full());
-        next();
-    }
-    __device__ __forceinline__ void wait_full() const {
-        wait(full(), parity);
-        copies_seen();
+        arrive_copied(this->full());
+        this->next();
     }
     __device__ __forceinline__ void give_back() {
-        if (threadIdx.x % 32 == 0) arrive(full() + 8);
-        next();
+        Slots<COUNT, BARRIERS>::give_back(this->slot);
+        this->next();
     }
 };
 struct Rings {
