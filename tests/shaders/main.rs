@@ -312,14 +312,17 @@ fn the_ptx_is_that_of_its_source() {
         let waits = if text.contains(".target sm_90a") { count(".visible .entry") } else { 0 };
         assert_eq!(count("griddepcontrol.wait;"), waits, "{ptx}");
     };
-    // MATRICES in a source's name stands for the kind of matrix instructions, RINGS for a header that those by wgmma have.
+    // MATRICES in a source's name stands for the kind of matrix instructions. A kind ahead of it: others have no such source.
     let by_matrices = |folder: &str, common: &[&str], own: &[&str], [part, ending]: [&str; 2]| {
         for (matrices, before) in [("mma", &[SHARED][..]), ("wgmma", &[BARRIERS])] {
             let own = ["parts.cuh", "MATRICES.cuh"]
                 .iter()
                 .chain(own)
-                .filter(|name| matrices == "wgmma" || **name != "RINGS")
-                .map(|name| name.replace("MATRICES", matrices).replace("RINGS", "rings.cuh"));
+                .filter_map(|name| match name.split_once(':') {
+                    Some((kind, name)) => (kind == matrices).then_some(name),
+                    None => Some(name),
+                })
+                .map(|name| name.replace("MATRICES", matrices));
             let own = own.collect::<Vec<_>>();
             let own = own.iter().map(String::as_str).collect::<Vec<_>>();
             same(folder, &[before, common, &own].concat(), &format!("{part}-{matrices}{ending}.ptx"));
@@ -341,10 +344,16 @@ fn the_ptx_is_that_of_its_source() {
         same("delta/cuda", &sources, &format!("{part}.ptx"));
     }
     for kind in ["-64", "-128", "-256", "-128-capped", "-256-capped"] {
-        let common = [LAUNCHES, NUMBERS];
-        let forward = ["forward.cuh", "RINGS", "forward-MATRICES.cu"];
-        by_matrices("attention/cuda", &common, &forward, ["forward", kind]);
-        by_matrices("attention/cuda", &common, &["backward.cuh", "backward-MATRICES.cu"], ["backward", kind]);
+        for part in ["forward", "backward"] {
+            let [header, source] = [format!("{part}.cuh"), format!("{part}-MATRICES.cu")];
+            let own: &[&str] = match (part, kind) {
+                ("backward", "-256" | "-256-capped") => {
+                    &[&header, "mma:backward-mma.cu", "wgmma:backward-wide.cu"]
+                }
+                _ => &[&header, "wgmma:rings.cuh", &source],
+            };
+            by_matrices("attention/cuda", &[LAUNCHES, NUMBERS], own, [part, kind]);
+        }
     }
     let wide = [BARRIERS, LAUNCHES, NUMBERS, "parts.cuh", "wgmma.cuh", "forward.cuh", "forward-wide.cu"];
     same("attention/cuda", &wide, "forward-wide-wgmma-512.ptx");

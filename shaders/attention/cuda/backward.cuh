@@ -1,5 +1,6 @@
 // The gradients of forward.cu, for heads of HEAD numbers: what the kernels of both kinds of matrix instructions share. build compiles
-// backward-wgmma.cu and backward-mma.cu to PTX, and with a softcap of the scores (CAPPED) to another, which the driver compiles for its GPU.
+// backward-wgmma.cu, backward-wide.cu and backward-mma.cu to PTX, and with a softcap of the scores (CAPPED) to another, which the driver compiles
+// for its GPU.
 //
 // dq, dk and dv are sums over the pairs of queries and keys that see each other. A block computes some rows of one of them, or of dk and dv, and
 // makes the weights and their gradients itself, so that no block reads what another leaves.
@@ -85,15 +86,21 @@ __device__ __forceinline__ uint32_t end_query(const Backward& a, uint32_t key) {
     return a.window ? min(end, key + a.window) : end;
 }
 
-// The largest unit of some heads in dout's rows from `row` to `end`. What f16 rounds to zero beside it does not matter in a sum over them.
-__device__ __forceinline__ float largest_unit(const Backward& a, float* shared, uint32_t first_head, uint32_t heads, uint32_t row, uint32_t end) {
+// The largest unit of some heads in dout's rows from `row` to `end`, of those that a warp sees, where `threads` share them.
+__device__ __forceinline__ float largest_of(const Backward& a, uint32_t first_head, uint32_t heads, uint32_t row, uint32_t end, uint32_t threads) {
     float unit = 0.f;
     uint32_t blocks = a.factor_stride ? (first_head + heads - 1) * HEAD / 256 - first_head * HEAD / 256 + 1 : 1;
     for (uint32_t block = 0; block < blocks; block++) {
         const float* factors = factors_of(a, first_head) + (size_t)block * a.factor_stride;
-        for (uint32_t own = row + threadIdx.x; own < end; own += THREADS) unit = fmaxf(unit, __ldg(factors + own));
+        for (uint32_t own = row + threadIdx.x; own < end; own += threads) unit = fmaxf(unit, __ldg(factors + own));
     }
     for (int i = 16; i > 0; i /= 2) unit = fmaxf(unit, __shfl_xor_sync(~0u, unit, i));
+    return unit;
+}
+
+// That of all THREADS threads. What f16 rounds to zero beside it does not matter in a sum over them.
+__device__ __forceinline__ float largest_unit(const Backward& a, float* shared, uint32_t first_head, uint32_t heads, uint32_t row, uint32_t end) {
+    float unit = largest_of(a, first_head, heads, row, end, THREADS);
     if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = unit;
     __syncthreads();
     for (int i = 0; i < THREADS / 32; i++) unit = fmaxf(unit, shared[i]);

@@ -19,8 +19,8 @@ const LARGEST: usize = 256;
 const WARPS: usize = 8;
 /// Threads of a block.
 const THREADS: u32 = 32 * WARPS as u32;
-/// Those of [`forward`] by `wgmma`: another warpgroup copies.
-const FORWARD_THREADS: u32 = THREADS + 128;
+/// Those of a block by `wgmma` that has another warpgroup, which copies.
+const COPIED_THREADS: u32 = THREADS + 128;
 
 /// The kernels for heads of one size, with or without a softcap of the scores.
 struct Modules {
@@ -152,7 +152,7 @@ pub fn forward(rec: &mut Recorder, attention: &Attention, out: &Act, lse: &Rows,
         // Blocks take queries until there are no more.
         MatrixInstructions::Wgmma => Grid {
             blocks: blocks.min(rec.gpu().multiprocessors()),
-            threads: FORWARD_THREADS,
+            threads: COPIED_THREADS,
             shared: forward_bytes(attention.head_size),
         },
     };
@@ -230,7 +230,7 @@ pub fn backward(
     let entry = |name| attention.modules().backward.entry(instructions, name);
     let blocks = (heads * rows.div_ceil(16)).div_ceil(WARPS);
     attention.launch(rec, "attention/cuda.rows", entry(c"rows"), &buffers, &numbers, Grid::of(blocks, 0));
-    let grid = backward_grid(instructions, attention, shares);
+    let grid = backward_grid(rec.gpu(), attention, shares);
     attention.launch(rec, "attention/cuda.backward", entry(c"backward"), &buffers, &numbers, grid);
     if shares > 1 {
         partial_sums::add(rec, dk, rows, 0..shares);
@@ -239,14 +239,19 @@ pub fn backward(
 }
 
 /// The grid of the kernel of [`backward`].
-fn backward_grid(instructions: MatrixInstructions, attention: &Attention, shares: usize) -> Grid {
+fn backward_grid(gpu: &Gpu, attention: &Attention, shares: usize) -> Grid {
     let Attention { heads, kv_heads, head_size, rows, .. } = *attention;
-    let own_rows = own_rows(head_size);
-    let of_rows = rows.div_ceil(own_rows) * (heads + kv_heads * shares);
-    match instructions {
+    let of_rows = rows.div_ceil(own_rows(head_size)) * (heads + kv_heads * shares);
+    match gpu.kernels().matrix_instructions() {
         // dv has blocks of its own.
         MatrixInstructions::Mma => Grid::of(of_rows + rows.div_ceil(OWN_ROWS) * kv_heads * shares, 0),
-        MatrixInstructions::Wgmma => Grid::of(of_rows, wgmma_bytes(head_size, own_rows)),
+        MatrixInstructions::Wgmma if head_size == LARGEST => Grid::of(of_rows, backward_wide_bytes()),
+        // Blocks take rows until there are no more.
+        MatrixInstructions::Wgmma => Grid {
+            blocks: of_rows.min(gpu.multiprocessors()),
+            threads: COPIED_THREADS,
+            shared: backward_bytes(head_size),
+        },
     }
 }
 
@@ -255,12 +260,20 @@ fn own_rows(head_size: usize) -> usize {
     if head_size == LARGEST { OWN_ROWS / 2 } else { OWN_ROWS }
 }
 
+/// Rows that meet those of a block at a time, by wgmma.
+const STEP: usize = 64;
+
 /// `ALL_BYTES` of shaders/attention/cuda/backward-wgmma.cu.
-fn wgmma_bytes(head_size: usize, own_rows: usize) -> u32 {
-    const STEP: usize = 64;
-    let (slots, exchanged) = if head_size == LARGEST { (2, 2 * 64 * STEP * 4) } else { (3, 0) };
-    let own = 2 * own_rows * head_size * 2;
-    (own + slots * (2 * STEP * head_size * 2 + STEP * 8) + 64 + exchanged) as u32
+fn backward_bytes(head_size: usize) -> u32 {
+    let stages = if head_size == 64 { 6 } else { 4 };
+    let stage = 2 * STEP * head_size * 2 + STEP * 8 + 16;
+    (2 * OWN_ROWS * head_size * 2 + stages * stage + 16 + 32 + 16 + OWN_ROWS * 20) as u32
+}
+
+/// `ALL_BYTES` of shaders/attention/cuda/backward-wide.cu.
+fn backward_wide_bytes() -> u32 {
+    let own = 2 * own_rows(LARGEST) * LARGEST * 2;
+    (own + 2 * (2 * STEP * LARGEST * 2 + STEP * 8) + 64 + 2 * 64 * STEP * 4) as u32
 }
 
 /// The blocks among which [`backward`] shares out the query heads of a key: with few keys, one block for all of them would run long after
