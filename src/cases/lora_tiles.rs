@@ -118,16 +118,16 @@ const OF_CUDA: [Shape; 9] = [
 ];
 
 /// A wide operand, and the factors that make its rows alike.
-struct Wide {
-    values: Vec<f32>,
-    width: usize,
-    tiles: Packed,
-    level: fn(usize) -> f64,
+pub struct Wide {
+    pub values: Vec<f32>,
+    pub width: usize,
+    pub tiles: Packed,
+    pub level: fn(usize) -> f64,
 }
 
 impl Wide {
     /// Rows from 2^-40 to 2^40.
-    fn spread(b: &Bench, seed: u64, tokens: usize, width: usize) -> Result<Wide, GpuError> {
+    pub fn spread(b: &Bench, seed: u64, tokens: usize, width: usize) -> Result<Wide, GpuError> {
         let values = rows(seed, tokens, width, true);
         Ok(Wide { tiles: packed(b, &values, width)?, values, width, level })
     }
@@ -140,18 +140,18 @@ impl Wide {
     }
 
     /// Rows of similar size: a sum over rows is only as exact as the largest of them.
-    fn alike(b: &Bench, seed: u64, tokens: usize, width: usize) -> Result<Wide, GpuError> {
+    pub fn alike(b: &Bench, seed: u64, tokens: usize, width: usize) -> Result<Wide, GpuError> {
         let values = values(seed, tokens * width);
         Ok(Wide { tiles: packed(b, &values, width)?, values, width, level: |_| 1.0 })
     }
 
-    fn tokens(&self) -> usize {
+    pub fn tokens(&self) -> usize {
         self.values.len() / self.width
     }
 }
 
 /// Notes `thin` `[T, rank]`, in tiles from a column on, as a product reads it beside `x`: `y = x·Wᵀ + thin·1ᵀ`.
-fn expect_tiles(
+pub fn expect_tiles(
     b: &mut Bench,
     name: String,
     x: &Wide,

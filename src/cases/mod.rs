@@ -30,6 +30,7 @@ mod heads;
 pub mod inputs;
 mod latent;
 mod lora;
+mod lora_backward;
 mod lora_pairs;
 mod lora_tiles;
 pub mod matvec;
@@ -88,7 +89,7 @@ const fn case(
 pub const ROWS_OF_VALUES: &[(usize, usize)] = &[(1, 4), (7, 20), (65, 252), (130, 68), (8_400, 256)];
 
 /// The cases of each operation.
-static TABLE: [&[Case]; 37] = [
+static TABLE: [&[Case]; 38] = [
     &OTHERS,
     &adamw::CASES,
     &attention::CASES,
@@ -111,6 +112,7 @@ static TABLE: [&[Case]; 37] = [
     &heads::CASES,
     &latent::CASES,
     &lora::CASES,
+    &lora_backward::CASES,
     &lora_pairs::CASES,
     &lora_tiles::CASES,
     &matvec::CASES,

@@ -332,12 +332,15 @@ fn the_ptx_is_that_of_its_source() {
         by_matrices("linear/cuda", &[LAUNCHES], &[&format!("{part}.cu")], [part, ""]);
     }
     let common = [LAUNCHES, SHARED, NUMBERS, "parts.cuh"];
-    for part in ["project", "project-staged"] {
+    for (shared, part) in [
+        ("project.cuh", "project"),
+        ("project.cuh", "project-staged"),
+        ("thin.cuh", "gradient"),
+        ("thin.cuh", "backward"),
+    ] {
         let own = format!("{part}.cu");
-        let sources = [&common[..], &["project.cuh", &own]].concat();
-        same("lora/cuda", &sources, &format!("{part}.ptx"));
+        same("lora/cuda", &[&common[..], &[shared, &own]].concat(), &format!("{part}.ptx"));
     }
-    same("lora/cuda", &[&common[..], &["gradient.cu"]].concat(), "gradient.ptx");
     same("delta/cuda", &[SHARED, NUMBERS, "parts.cuh", "forward.cu"], "forward.ptx");
     for part in ["backward", "gradients"] {
         let sources = [SHARED, NUMBERS, "parts.cuh", "backward.cuh", &format!("{part}.cu")];

@@ -1,7 +1,7 @@
 // dA = uᵀ·x and dB = scale·dyᵀ·z, with sums over the tokens in parts. A block has a part's tokens and 64·ACROSS columns of the wide operand: ACROSS
 // warps beside each other, and TURNS of each that take turns at tiles of tokens. What these have, and then the blocks, is added up in order, by the
 // block that ends last. The thin operand lies in shared memory in f16.
-#include "parts.cuh"
+#include "thin.cuh"
 
 // CHUNK: tokens whose thin operand is in shared memory at a time. STEP: bytes of the tiles of a step of a warp.
 constexpr int CHUNK = 128, STEP = 4 * TILE;
@@ -24,43 +24,6 @@ struct Gradient {
     uint32_t transposed;        // 1: y is dB
     float scale;
     uint32_t padding;
-};
-
-// The thin operand of a chunk: what a thread brings to shared memory, in f32, and the factors of its rows.
-template <int N, int THREADS>
-struct Thin {
-    static constexpr int EACH = CHUNK * 2 * N / THREADS, ROW = 16 * N + 16; // ROW: bytes from one row to the next, in other banks
-    float4 values[EACH];
-    float factors[EACH];
-
-    __device__ __forceinline__ void read(const Gradient& p, uint32_t first, uint32_t end, uint32_t first_column) {
-#pragma unroll
-        for (int i = 0; i < EACH; i++) {
-            uint32_t at = i * THREADS + threadIdx.x, t = first + at / (2 * N), column = first_column + at % (2 * N) * 4;
-            bool is_there = t < end && column < p.thin_columns;
-            values[i] = is_there ? *(const float4*)(p.thin + (size_t)t * p.thin_stride + column) : float4{0.f, 0.f, 0.f, 0.f};
-            factors[i] = is_there ? p.factors[t] : 0.f;
-        }
-    }
-    // Scales the values as the rows of the wide operand. Returns the largest.
-    __device__ __forceinline__ float scale() {
-        float most = 0;
-#pragma unroll
-        for (int i = 0; i < EACH; i++) {
-            float4& v = values[i];
-            v = float4{v.x * factors[i], v.y * factors[i], v.z * factors[i], v.w * factors[i]};
-            most = fmaxf(fmaxf(fmaxf(most, fabsf(v.x)), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w)));
-        }
-        return most;
-    }
-    __device__ __forceinline__ void write(char* to, float by) const {
-#pragma unroll
-        for (int i = 0; i < EACH; i++) {
-            uint32_t at = i * THREADS + threadIdx.x;
-            float4 v = values[i];
-            *(uint2*)(to + at / (2 * N) * ROW + at % (2 * N) * 8) = halves_of(float4{v.x * by, v.y * by, v.z * by, v.w * by});
-        }
-    }
 };
 
 // Adds up what the warps that took turns have: each gets the sums of some of their columns. `exchange` is shared memory for all of them.
@@ -132,8 +95,9 @@ __device__ __forceinline__ void gradient(const Gradient& p) {
 #pragma unroll
     for (int s = 0; s < STAGES; s++) copy_tile(first / 16 + turn + s * TURNS, s);
 
-    Thin<N, 32 * WARPS> thin; // of the next chunk
-    thin.read(p, first, end, first_column);
+    Thin<N, CHUNK, 32 * WARPS> thin; // of the next chunk
+    ThinRows thin_rows = {p.thin, p.factors, p.thin_stride, p.thin_columns};
+    thin.read(thin_rows, first, end, first_column);
     float sums[4][N][4] = {};
     uint32_t power = 1, slot = 0; // power: the exponent above every value of the thin operand so far, as in shaders/common/thin_scale.wgsl
     uint32_t b_at = address_of(thin_at) + lane % 16 * thin.ROW + lane / 16 * 16;
@@ -152,7 +116,7 @@ __device__ __forceinline__ void gradient(const Gradient& p) {
             power = above;
         }
         __syncthreads();
-        thin.read(p, chunk + CHUNK, end, first_column);
+        thin.read(thin_rows, chunk + CHUNK, end, first_column);
 #pragma unroll 2
         for (int s = 0; s < CHUNK / 16 / TURNS; s++) {
             uint32_t tile = chunk / 16 + turn + s * TURNS;

@@ -7,6 +7,7 @@ use crate::base::Module;
 use crate::gpu::Recorder;
 use crate::ops::Weight;
 use crate::ops::act::Act;
+use crate::ops::lora::backward as from_one_read;
 use crate::ops::lora::coop16::gradient_a;
 use crate::ops::lora::coop16_gradients::{Beside, Gradient, MOST, gradients as adapter_gradients};
 use crate::ops::lora::coop16_project::{Member, project, project_back};
@@ -240,22 +241,30 @@ fn adapter_backward<'a, 'p: 'a>(
     let scratch = p.scratch;
     let adapted =
         gradients.iter().zip(dys).filter_map(|((module, ..), dy)| Some((*dy, lora.group.member(*module)?)));
-    let adapted: Vec<_> = adapted.collect();
-    let members: Vec<Member> =
-        adapted.iter().map(|(dy, m)| Member { dy, b: &m.b.value, offset: m.u_offset }).collect();
+    let products = adapted.map(|(dy, m)| from_one_read::Product {
+        member: Member { dy, b: &m.b.value, offset: m.u_offset },
+        gradient: Gradient { matrix: &m.b.grad, wide: dy, thin: z.rows().from(m.offset) },
+    });
+    let products: Vec<_> = products.collect();
+    let mut parts = lora.group.u_parts();
+    let sum_a = |p: &mut Pass, part: usize| {
+        let Some(x) = input else { return };
+        gradient_a(p.rec.now(), &lora.group.a.grad, scratch.u.from(part), x, p.tokens);
+    };
+    if !products.is_empty() && from_one_read::is_worth(p.rec.now(), &products, p.tokens) {
+        for some in products.chunks(from_one_read::MOST) {
+            from_one_read::backward(p.rec.now(), scratch.u.all(), some, lora.scale, p.tokens, thin);
+        }
+        parts.into_iter().for_each(|part| sum_a(p, part));
+        return None;
+    }
+    let members: Vec<Member> = products.iter().map(|product| product.member).collect();
     for pair in members.chunks(2) {
         project_back(p.rec.now(), scratch.u.all(), pair, lora.scale, p.tokens, thin);
     }
-    let of_b: Vec<Gradient> = adapted
-        .iter()
-        .map(|(dy, m)| Gradient { matrix: &m.b.grad, wide: dy, thin: z.rows().from(m.offset) })
-        .collect();
-    let mut parts = lora.group.u_parts();
+    let of_b: Vec<Gradient> = products.iter().map(|product| product.gradient).collect();
     let u = scratch.u.from(parts.pop().unwrap_or(0));
-    if let Some(x) = input {
-        let sum = |part: usize| (&lora.group.a.grad, scratch.u.from(part), x);
-        parts.into_iter().map(sum).for_each(|(da, u, x)| gradient_a(p.rec.now(), da, u, x, p.tokens));
-    }
+    parts.into_iter().for_each(|part| sum_a(p, part));
     let of_a = input.map(|x| Gradient { matrix: &lora.group.a.grad, wide: x, thin: u });
     let mut some: Vec<&[Gradient]> = of_b.chunks(MOST).collect();
     let last = some.pop()?;

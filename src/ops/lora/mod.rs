@@ -1,5 +1,6 @@
 //! Gradients of the adapter's matrices. Their forward products are [`crate::ops::linear`]'s.
 
+pub mod backward;
 pub mod cached;
 pub mod coop16;
 pub mod coop16_gradients;
