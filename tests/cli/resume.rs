@@ -59,6 +59,8 @@ pub fn assert_same(place: &Place, when: &str) {
 /// Starts a run and waits until `reached`.
 pub fn start_until(place: &Place, arguments: &[&str], when: &str, reached: impl Fn(&Path) -> bool) -> Child {
     let mut command = place.command(arguments);
+    #[cfg(unix)]
+    heed_hangups(&mut command);
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
     let (mut child, dir, began) = (child, place.dir.join("run"), Instant::now());
     while !reached(&dir) {
@@ -68,6 +70,19 @@ pub fn start_until(place: &Place, arguments: &[&str], when: &str, reached: impl 
         std::thread::sleep(Duration::from_millis(1));
     }
     child
+}
+
+/// Lets SIGHUP reach the program where the tests run under nohup, which ignores it for all that they start.
+#[cfg(unix)]
+fn heed_hangups(command: &mut std::process::Command) {
+    use std::os::unix::process::CommandExt;
+    let heed = || {
+        // SAFETY: this may be called between fork and exec, and installs no handler.
+        unsafe { libc::signal(libc::SIGHUP, libc::SIG_DFL) };
+        Ok(())
+    };
+    // SAFETY: `heed` allocates nothing and takes no lock.
+    unsafe { command.pre_exec(heed) };
 }
 
 pub fn lines(dir: &Path, what: &str) -> usize {
