@@ -130,17 +130,9 @@ __device__ __forceinline__ void backward(const Backward& p) {
         largest[warp_of()] = warp_max(thin.scale());
         __syncthreads();
         if (chunk > first) leave_u<N, CHUNK>(of_u + (size_t)(chunk - CHUNK) * R, u_sums);
-        float most = 0;
-#pragma unroll
-        for (int w = 0; w < WARPS; w++) most = fmaxf(most, largest[w]);
-        uint32_t above = max(power, exponent(most));
+        uint32_t above = exponent_above(power, largest);
         thin.write(z_at, scaling(above));
-        if (above != power) {
-            float by = undoing(power) * scaling(above);
-#pragma unroll
-            for (int n = 0; n < 4 * J * N; n++) sums[n / (4 * N)][n / 4 % N][n % 4] *= by;
-            power = above;
-        }
+        raise(sums, power, above);
         thin.read(z_rows, chunk + CHUNK, end, 0);
         __syncthreads();
 #pragma unroll 1

@@ -104,17 +104,9 @@ __device__ __forceinline__ void gradient(const Gradient& p) {
     for (uint32_t chunk = first; chunk < end; chunk += CHUNK) {
         largest[warp_of()] = warp_max(thin.scale());
         __syncthreads();
-        float most = 0;
-#pragma unroll
-        for (int w = 0; w < WARPS; w++) most = fmaxf(most, largest[w]);
-        uint32_t above = max(power, exponent(most));
+        uint32_t above = exponent_above(power, largest);
         thin.write(thin_at, scaling(above));
-        if (above != power) {
-            float by = undoing(power) * scaling(above);
-#pragma unroll
-            for (int n = 0; n < 16 * N; n++) sums[n / (4 * N)][n / 4 % N][n % 4] *= by;
-            power = above;
-        }
+        raise(sums, power, above);
         __syncthreads();
         thin.read(thin_rows, chunk + CHUNK, end, first_column);
 #pragma unroll 2

@@ -48,3 +48,21 @@ struct Thin {
         }
     }
 };
+
+// The exponent above `power` and the largest values that warps found.
+template <int WARPS>
+__device__ __forceinline__ uint32_t exponent_above(uint32_t power, const float (&largest)[WARPS]) {
+    float most = 0;
+#pragma unroll
+    for (int w = 0; w < WARPS; w++) most = fmaxf(most, largest[w]);
+    return max(power, exponent(most));
+}
+// Scales sums of values below `power` as those below `above`, and lets this be the power.
+template <int J, int N>
+__device__ __forceinline__ void raise(float (&sums)[J][N][4], uint32_t& power, uint32_t above) {
+    if (above == power) return;
+    float by = undoing(power) * scaling(above);
+#pragma unroll
+    for (int n = 0; n < 4 * J * N; n++) sums[n / (4 * N)][n / 4 % N][n % 4] *= by;
+    power = above;
+}
