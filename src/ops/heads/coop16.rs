@@ -106,7 +106,7 @@ fn dispatch(
         bindings.extend(x[i].bind_source(at + 1, at + 8, at + 9));
         bindings.extend([norm.weights(rec, at + 2), y[i].bind(at + 5)]);
     }
-    // What is rounded on the way has a factor for all heads, as a norm of rows has a mean.
+    // Heads that are rounded on the way share one factor, as a norm of rows has one mean.
     let needs_row = norm.of_rows || x[0].source_sizes().contains(&("ROUNDED", 1));
     let shared = match rec.gpu().kernels().cuda() {
         None => Shared::usual(heads),

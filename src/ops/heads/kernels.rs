@@ -24,7 +24,7 @@ pub(super) fn pairs4(rotation: Option<Rotation>) -> u32 {
     rotation.map_or(0, |(_, table)| (table.pairs() / 4) as u32)
 }
 
-/// How threads share the heads of tokens: see shaders/common/head_rows.wgsl.
+/// The threads that compute the heads of tokens: see shaders/common/head_rows.wgsl.
 #[derive(Clone, Copy)]
 pub struct Shared {
     /// Heads of a token that run at once in a workgroup.

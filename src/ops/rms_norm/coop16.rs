@@ -7,7 +7,7 @@ use crate::ops::norm::Norm;
 use crate::ops::pack::Packed;
 use crate::ops::partial_sums;
 
-/// How threads share rows: see shaders/common/norm.wgsl.
+/// The threads that compute rows: see shaders/common/norm.wgsl.
 pub(in crate::ops) struct Workgroup {
     rows: usize,
     threads: usize,
