@@ -21,27 +21,13 @@ __device__ __forceinline__ void block(const Backward& a, float* shared, uint32_t
     constexpr int N = HEAD / (halved<WAY> ? 2 : 1);
     uint32_t last = (a.rows - 1) / 16, group = a.heads / a.kv_heads, of_share = group / a.shares, lane = threadIdx.x % 32,
              half = halved<WAY> ? threadIdx.x / 128 : 0;
-    uint32_t warp_row = row0 + threadIdx.x / 32 % (own_rows<WAY> / 16) * 16, row = warp_row + lane / 4,
-             end_row = min(row0 + own_rows<WAY>, a.rows);
-    // The rows of the others, from `low` to below `high`, that a row sees or that see it; those in common to 16 rows, and those of all.
-    auto low_of = [&](uint32_t row) { return WAY == DQ ? first_key(a, row) : row; };
-    auto high_of = [&](uint32_t row) { return WAY == DQ ? row + 1 : end_query(a, row); };
-    uint32_t low[2] = {low_of(row), low_of(row + 8)}, high[2] = {high_of(row), high_of(row + 8)};
-    uint32_t seen_from = low_of(warp_row + 15), seen_to = warp_row + 15 < a.rows ? high_of(warp_row) : 0;
-    uint32_t begin = low_of(row0) / STEP, end = high_of(end_row - 1), steps = (end + STEP - 1) / STEP - begin,
-             all = WAY == DQ ? steps : of_share * steps;
-    float unit = WAY == DQ ? 1.f : largest_unit(a, shared, own_head * group + share * of_share, of_share, row0, end);
+    Met<WAY == DQ, own_rows<WAY>, STEP> met(a, row0);
+    uint32_t row = met.row, all = WAY == DQ ? met.stages : of_share * met.stages;
+    float unit = WAY == DQ ? 1.f : largest_unit(a, shared, own_head * group + share * of_share, of_share, row0, met.end);
 
-    // A stage holds rows of keys and values, or of queries and dout of one head after the other.
-    struct Place {
-        uint32_t head, row;
-    };
-    Place now{WAY == DQ ? own_head / group : own_head * group + share * of_share, begin * STEP};
-    auto after = [&](Place place) {
-        place.row += STEP;
-        if (WAY != DQ && place.row >= end) place.row = begin * STEP, place.head++;
-        return place;
-    };
+    // A stage holds rows of keys and values, or of queries and dout.
+    using Place = typename decltype(met)::Place;
+    Place now{WAY == DQ ? own_head / group : own_head * group + share * of_share, met.begin * STEP};
     size_t head_bytes = (size_t)DEPTH * a.tiles * 512, dout_bytes = (size_t)DEPTH * a.dout_tiles * 512;
     auto copy = [&](uint32_t slot, Place place) {
         const char* second = WAY == DQ ? a.v + place.head * head_bytes : a.dout + place.head * dout_bytes;
@@ -100,7 +86,7 @@ __device__ __forceinline__ void block(const Backward& a, float* shared, uint32_t
             s[n] = cap.score_of(share), slope[n] = WAY == DV ? 1.f : cap.slope_of(share);
         }
 #endif
-        if (other < seen_from || other + STEP > seen_to) hide(s, other, low, high);
+        if (other < met.seen_from || other + STEP > met.seen_to) hide(s, other, met.low, met.high);
 #pragma unroll
         for (int n = 0; n < STEP / 2; n++) s[n] = exp2_of(fmaf(s[n], scale, shift[of(n)]));
 #if CAPPED
@@ -110,9 +96,9 @@ __device__ __forceinline__ void block(const Backward& a, float* shared, uint32_t
     };
     copy(memory, now);
     copies_end();
-    read_rows(x, (WAY == DQ ? a.q : a.k) + own_head * head_bytes, a.tiles, min(warp_row / 16, last));
-    if constexpr (WAY == DQ) read_rows(y, a.dout + own_head * dout_bytes, a.dout_tiles, min(warp_row / 16, last));
-    if constexpr (WAY == DK) read_rows(y, a.v + own_head * head_bytes, a.tiles, min(warp_row / 16, last));
+    read_rows(x, (WAY == DQ ? a.q : a.k) + own_head * head_bytes, a.tiles, min(met.warp_row / 16, last));
+    if constexpr (WAY == DQ) read_rows(y, a.dout + own_head * dout_bytes, a.dout_tiles, min(met.warp_row / 16, last));
+    if constexpr (WAY == DK) read_rows(y, a.v + own_head * head_bytes, a.tiles, min(met.warp_row / 16, last));
     if constexpr (WAY == DQ)
         read_row(0, row), read_row(1, row + 8);
     else
@@ -125,7 +111,7 @@ __device__ __forceinline__ void block(const Backward& a, float* shared, uint32_t
     uint32_t slot = memory, before = memory;
     for (uint32_t left = all; left > 0; left--) {
         copies_wait<0>();
-        Place next = after(now);
+        Place next = met.after(now);
         uint32_t next_slot = slot == memory + 2 * SLOT ? memory : slot + SLOT;
         if (left > 1) copy(next_slot, next);
         copies_end();

@@ -22,28 +22,15 @@ __device__ __forceinline__ void block(const Backward& a, char* memory, uint32_t 
     constexpr int N = WAY == QUERIES ? HEAD / 2 : HEAD;
     uint32_t last = (a.rows - 1) / 16, group = a.heads / a.kv_heads, of_share = group / a.shares, lane = threadIdx.x % 32,
              half = __shfl_sync(~0u, threadIdx.x / 128, 0);
-    uint32_t warp_row = row0 + threadIdx.x / 32 % (OWN / 16) * 16, row = warp_row + lane / 4, end_row = min(row0 + OWN, a.rows);
-    // The rows of the others, from `low` to below `high`, that a row sees or that see it; those in common to 16 rows, and those of all.
-    auto low_of = [&](uint32_t row) { return WAY == QUERIES ? first_key(a, row) : row; };
-    auto high_of = [&](uint32_t row) { return WAY == QUERIES ? row + 1 : end_query(a, row); };
-    uint32_t low[2] = {low_of(row), low_of(row + 8)}, high[2] = {high_of(row), high_of(row + 8)};
-    uint32_t seen_from = low_of(warp_row + 15), seen_to = warp_row + 15 < a.rows ? high_of(warp_row) : 0;
-    uint32_t begin = low_of(row0) / STEP, end = high_of(end_row - 1), steps = (end + STEP - 1) / STEP - begin,
-             all = WAY == QUERIES ? steps : of_share * steps;
-    float unit = WAY == QUERIES ? 1.f : largest_unit(a, (float*)(memory + UNITS_AT), own_head * group + share * of_share, of_share, row0, end);
+    Met<WAY == QUERIES, OWN, STEP> met(a, row0);
+    uint32_t row = met.row, all = WAY == QUERIES ? met.stages : of_share * met.stages;
+    float unit = WAY == QUERIES ? 1.f : largest_unit(a, (float*)(memory + UNITS_AT), own_head * group + share * of_share, of_share, row0, met.end);
     float log_unit = WAY == QUERIES ? 0.f : ilogbf(unit);
     uint32_t even = (a.rows + 1) & ~1u;
 
-    // A stage holds rows of keys and values, or of queries and dout of one head after the other.
-    struct Place {
-        uint32_t head, row;
-    };
-    Place now{WAY == QUERIES ? own_head / group : own_head * group + share * of_share, begin * STEP};
-    auto after = [&](Place place) {
-        place.row += STEP;
-        if (WAY == KEYS && place.row >= end) place.row = begin * STEP, place.head++;
-        return place;
-    };
+    // A stage holds rows of keys and values, or of queries and dout.
+    using Place = typename decltype(met)::Place;
+    Place now{WAY == QUERIES ? own_head / group : own_head * group + share * of_share, met.begin * STEP};
     size_t head_bytes = (size_t)DEPTH * a.tiles * 512, dout_bytes = (size_t)DEPTH * a.dout_tiles * 512;
     uint32_t second_tiles = WAY == QUERIES ? a.tiles : a.dout_tiles, own_second_tiles = WAY == QUERIES ? a.dout_tiles : a.tiles;
     auto stage_at = [&](uint32_t slot) { return base + STAGES_AT + slot * 2 * Rows::BYTES; };
@@ -97,7 +84,7 @@ __device__ __forceinline__ void block(const Backward& a, char* memory, uint32_t 
             s[n] = cap.score_of(share), slope[n] = cap.slope_of(share);
         }
 #endif
-        if (other < seen_from || other + STEP > seen_to) hide(s, other, low, high);
+        if (other < met.seen_from || other + STEP > met.seen_to) hide(s, other, met.low, met.high);
 #pragma unroll
         for (int i = 0; i < STEP / 8; i++) {
             float4 v = WAY == KEYS ? values_of(slot, i) : float4{};
@@ -131,7 +118,7 @@ __device__ __forceinline__ void block(const Backward& a, char* memory, uint32_t 
     for (uint32_t left = all; left > 0; left--) {
         products_wait<0>(d);
         copies_wait<0>();
-        Place next = after(now);
+        Place next = met.after(now);
         uint32_t next_slot = slot + 1 == SLOTS ? 0 : slot + 1;
         if (left > 1) copy(next_slot, next);
         copies_end();

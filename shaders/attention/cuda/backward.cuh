@@ -108,6 +108,31 @@ __device__ __forceinline__ float largest_unit(const Backward& a, float* shared, 
     return unit;
 }
 
+// The rows of the others, from `low` to below `high`, that rows of a block from row0 on meet: keys that queries see (SEES), or queries that see keys.
+// A thread has two of the OWN rows, and its warp 16. A stage holds STEP rows of the others.
+template <bool SEES, int OWN, int STEP>
+struct Met {
+    uint32_t warp_row, row, low[2], high[2];
+    uint32_t seen_from, seen_to;    // of the warp's rows in common
+    uint32_t begin, end, stages;    // of all rows: the first stage, one past the last row, and stages of one head
+    struct Place {
+        uint32_t head, row;
+    };
+    static __device__ __forceinline__ uint32_t low_of(const Backward& a, uint32_t row) { return SEES ? first_key(a, row) : row; }
+    static __device__ __forceinline__ uint32_t high_of(const Backward& a, uint32_t row) { return SEES ? row + 1 : end_query(a, row); }
+    __device__ __forceinline__ Met(const Backward& a, uint32_t row0)
+        : warp_row(row0 + threadIdx.x / 32 % (OWN / 16) * 16), row(warp_row + threadIdx.x % 32 / 4), low{low_of(a, row), low_of(a, row + 8)},
+          high{high_of(a, row), high_of(a, row + 8)}, seen_from(low_of(a, warp_row + 15)),
+          seen_to(warp_row + 15 < a.rows ? high_of(a, warp_row) : 0), begin(low_of(a, row0) / STEP), end(high_of(a, min(row0 + OWN, a.rows) - 1)),
+          stages((end + STEP - 1) / STEP - begin) {}
+    // The stage behind one: queries come of one head after the other.
+    __device__ __forceinline__ Place after(Place place) const {
+        place.row += STEP;
+        if (!SEES && place.row >= end) place.row = begin * STEP, place.head++;
+        return place;
+    }
+};
+
 // Stores or adds this thread's part of 16 rows of a result.
 template <int N>
 __device__ __forceinline__ void leave(const Backward& a, float* to, const float (&d)[N], uint32_t row, uint32_t stride,
