@@ -11,7 +11,7 @@ use crate::gpu::GpuError;
 use crate::ops::linear::coop16::{self, LowRank as TiledLowRank, Product};
 use crate::ops::linear::cuda::{self, Panels, product_bytes};
 use crate::ops::linear::tiled::{self, LowRank};
-use crate::ops::pack::Packed;
+use crate::ops::pack::{FACTOR_COLUMNS, Packed};
 use crate::reference::linear;
 
 pub const CASES: [Case; 4] = [
@@ -192,9 +192,12 @@ fn backward_of_tiles(b: &Bench, shape: &Shape, given: &Backward) -> Result<Block
 
 /// Room for the panels of the whole matrix, and for 128 of its rows only.
 fn panels(b: &Bench, shape: &Shape) -> Result<[Panels; 2], GpuError> {
-    let &Shape { k, n, .. } = shape;
-    let part = product_bytes(128, k, 0) + product_bytes(n.max(k), 96, 0);
-    Ok([Panels::new(b.gpu, product_bytes(n, k, 96))?, Panels::new(b.gpu, part)?])
+    Ok([Panels::new(b.gpu, product_bytes(shape.n, shape.k, 96))?, room_for(b, shape, 128)?])
+}
+
+/// Room for the panels of some rows of the matrix, and those of the adapter.
+fn room_for(b: &Bench, &Shape { k, n, .. }: &Shape, rows: usize) -> Result<Panels, GpuError> {
+    Panels::new(b.gpu, product_bytes(rows, k, 0) + product_bytes(n.max(k), 96, 0))
 }
 
 /// `y = scale·x·Wᵀ + 0.75·z·Bᵀ` in CUDA, in f32 and in f16 blocks, and without the adapter in parts.
@@ -209,6 +212,7 @@ pub fn forward_in_cuda(b: &mut Bench, shape: &Shape) -> Result<(), GpuError> {
     let (y, plain) = (y?, plain?);
     let (z, up) = (thin(b, shape, &given.z, true, &x)?, b.param(shape.thin(), &given.up)?);
     let ([whole, parts], halves) = (panels(b, shape)?, block_room(b, tokens, n)?);
+    let (blocks, in_parts) = (room_for(b, shape, FACTOR_COLUMNS)?, block_room(b, tokens, n)?);
     b.run(|rec| {
         let term =
             TiledLowRank { z: &z, z_offset: OTHERS, matrix: &up, first_row: 0, rank, scale: LORA_SCALE };
@@ -217,11 +221,14 @@ pub fn forward_in_cuda(b: &mut Bench, shape: &Shape) -> Result<(), GpuError> {
         let product = Product { y: y.view(), lora, ..alone };
         cuda::forward(rec, &whole, &product, None);
         cuda::forward(rec, &whole, &product, Some(&halves));
+        cuda::forward(rec, &blocks, &product, Some(&in_parts));
         cuda::forward(rec, &parts, &alone, None);
     })?;
     let (tolerance, halves) = (b.operands(), unpacked(b, &halves, n, tokens)?);
+    let in_parts = unpacked(b, &in_parts, n, tokens)?;
     b.expect_leveled(format!("{shape:?}, x·Wᵀ + z·Bᵀ"), &y, &given.y, tolerance, &level);
     b.expect_leveled(format!("{shape:?}, in f16"), &halves, &given.y, tolerance, &level);
+    b.expect_leveled(format!("{shape:?}, in f16 in parts"), &in_parts, &given.y, tolerance, &level);
     b.expect_leveled(format!("{shape:?}, x·Wᵀ"), &plain, &given.product, tolerance, level);
     Ok(())
 }
