@@ -200,7 +200,7 @@ fn room_for(b: &Bench, &Shape { k, n, .. }: &Shape, rows: usize) -> Result<Panel
     Panels::new(b.gpu, product_bytes(rows, k, 0) + product_bytes(n.max(k), 96, 0))
 }
 
-/// `y = scale·x·Wᵀ + 0.75·z·Bᵀ` in CUDA, in f32 and in f16 blocks, and without the adapter in parts.
+/// `y = scale·x·Wᵀ + 0.75·z·Bᵀ` in CUDA: in f32, in f16 blocks, in those in parts, and in f32 in parts without the adapter.
 ///
 /// # Errors
 /// As of [`forward`].
